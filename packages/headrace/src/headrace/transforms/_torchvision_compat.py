@@ -15,15 +15,8 @@ from headrace.transforms.op import NoNativeForm
 def augmentation_space(
     transform: Any, bins: int, size: tuple[int, int]
 ) -> dict[str, tuple[npt.NDArray[np.float64], bool]]:
-    """Each operation's `bins` magnitudes for an image of `size` (height, width), none where it has none, and
-    whether they may be negative.
-
-    Args:
-        transform: a RandAugment, AutoAugment, TrivialAugmentWide or AugMix.
-
-    Raises:
-        NoNativeForm: this torchvision doesn't tell.
-    """
+    """The `bins` magnitudes, if any, of each operation of a RandAugment, AutoAugment, TrivialAugmentWide or
+    AugMix for an image of `size` (height, width), and whether they may be negative. Raises NoNativeForm."""
     found: dict[str, Any]
     try:
         _ = v2.AutoAugment._apply_image_or_video_transform, autoaugment._apply_op
@@ -54,11 +47,8 @@ def apply_operation(
 
 
 def policies_of(transform: Any) -> Any:
-    """The policies of an AutoAugment: pairs of (operation, probability, place of its magnitude).
-
-    Raises:
-        NoNativeForm: this torchvision doesn't tell.
-    """
+    """The policies of an AutoAugment: pairs of (operation, probability, place of its magnitude). Raises
+    NoNativeForm."""
     try:
         return transform._policies if isinstance(transform, v2.Transform) else transform.policies
     except AttributeError as error:
@@ -66,5 +56,5 @@ def policies_of(transform: Any) -> Any:
 
 
 def most_severe(transform: Any) -> Any:
-    """How many magnitudes an AugMix has for each operation; None: this torchvision doesn't tell."""
+    """How many magnitudes an AugMix has for each operation, or None if it can't be read."""
     return getattr(transform, "_PARAMETER_MAX", None)

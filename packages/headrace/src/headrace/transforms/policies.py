@@ -62,11 +62,11 @@ class OperationTable(NamedTuple):
     """The operations of a policy.
 
     Attributes:
-        names: of all operations that native code knows for it.
+        names: names of all operations that native code knows for it.
         bins: number of magnitudes that an operation has.
-        magnitudes: of each of `names`; empty where it has none.
-        signed: those whose magnitudes may be negative.
-        most: the largest translation for an edge of so many pixels; None: translations are in pixels.
+        magnitudes: magnitudes of each of `names`, if it has any.
+        signed: operations whose magnitudes may be negative.
+        most: the largest translation for an edge of so many pixels, or None if translations are in pixels.
     """
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class OperationTable(NamedTuple):
     most: Callable[[int], float] | None
 
     def params(self) -> tuple[float, float]:
-        """As native code takes them: bits of what is signed, and of what has magnitudes."""
+        """Parameters of native code: bits of what is signed, and of what has magnitudes."""
         signed = sum(1 << i for i, name in enumerate(self.names) if name in self.signed)
         return signed, sum(1 << i for i, magnitudes in enumerate(self.magnitudes) if magnitudes)
 
@@ -97,14 +97,10 @@ class OperationTable(NamedTuple):
 def read_table(
     transform: Any, bins: int, names: tuple[str, ...], chosen: tuple[str, ...], most: Callable[[int], float]
 ) -> OperationTable:
-    """torchvision's own magnitudes of the operations of a policy.
+    """torchvision's own magnitudes of the operations of a policy; the arguments are those of the table.
 
     Args:
-        transform: the policy.
-        bins: number of magnitudes that an operation has.
-        names: all operations that native code knows for it, in native code's order.
-        chosen: those that torchvision must have for it, in torchvision's order.
-        most: the largest translation for an edge of so many pixels, if this torchvision scales them.
+        chosen: operations that torchvision must have for it, in its order.
 
     Raises:
         NoNativeForm: they aren't as expected.
@@ -117,13 +113,10 @@ def read_table(
     if tuple(here) != chosen:
         raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
     edges = zip(TRANSLATIONS, reversed(sizes[1]), strict=True)
-    expected = {name: _translations(most(edge), bins).numpy() for name, edge in edges}
-    scaled = all(np.array_equal(there[name][0], values) for name, values in expected.items())
-    none: tuple[npt.NDArray[np.float64], bool] = np.empty(0), False
+    scaled = all(np.array_equal(there[name][0], _translations(most(edge), bins)) for name, edge in edges)
     magnitudes = []
     for name in names:
-        values, _ = here.get(name, none)
-        others, _ = there.get(name, none)
+        values, others = (found[name][0] if name in chosen else np.empty(0) for found in (here, there))
         if scaled and name in TRANSLATIONS:
             values = others = np.linspace(0.0, most(1), bins)
         if not np.array_equal(values, others) or values.size not in (0, bins):
@@ -133,9 +126,9 @@ def read_table(
     return OperationTable(names, bins, tuple(magnitudes), signed, most if scaled else None)
 
 
-def _translations(most: float, bins: int) -> torch.Tensor:
-    """In pixels."""
-    return torch.linspace(0.0, most, bins)
+def _translations(most: float, bins: int) -> npt.NDArray[np.float32]:
+    """The magnitudes of a translation, in pixels."""
+    return torch.linspace(0.0, most, bins).numpy()
 
 
 def _most_of_policies(edge: int) -> float:

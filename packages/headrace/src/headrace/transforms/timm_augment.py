@@ -1,7 +1,7 @@
 """timm's RandAugment, AutoAugment, 3-Augment and AugMix: Pillow operations of random magnitudes.
 
 What timm does with a magnitude differs between its versions: each operation of the user's object is asked for
-its argument, run on a small image, and must agree with what is written here.
+its argument, run on a small image, and must agree with native code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ OPERATIONS = (
 )
 # What timm calls with the argument that it has computed, or drawn.
 COMPUTED = {"Desaturate": "Color", "GaussianBlurRand": "GaussianBlur"}
+WITHOUT_ARGUMENT = ("AutoContrast", "Equalize", "Invert")
 NO_FILTER = -1.0
 UNIFORM = -1.0
 MOST_ROWS, MOST_STEPS, MOST_DRAWS = 256, 10, 32
@@ -106,11 +108,9 @@ class TimmAugment(ImageOp):
         object.__setattr__(self, "draws", type(self).draws * self.steps)
 
     def __str__(self) -> str:
-        kind = "AutoAugment" if self.policies else "RandAugment"
-        what = (
-            f"{len(self.rows)} policies" if self.policies else f"{self.steps} of {len(self.rows)} operations"
-        )
-        return f"timm's {kind}({what}, {self.shared})"
+        if self.policies:
+            return f"timm's AutoAugment({len(self.rows)} policies, {self.shared})"
+        return f"timm's RandAugment({self.steps} of {len(self.rows)} operations, {self.shared})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -231,31 +231,21 @@ def _rows(operations: Sequence[Operation]) -> npt.NDArray[np.float32]:
 
 
 def _drawn(draw: Draw) -> Iterator[tuple[str, float, int]]:
-    """(name, argument, filter) of each operation."""
+    """Yields (name, argument of Pillow's function, filter) of each operation."""
     for kind, argument, filter_ in zip(draw[::3], draw[1::3], draw[2::3], strict=True):
-        yield OPERATIONS[int(kind)], argument, int(filter_)
+        if int(kind):
+            yield OPERATIONS[int(kind)], argument, int(filter_)
 
 
 def _apply_drawn(image: Image.Image, draw: Draw, shared: Shared) -> Image.Image:
+    """What timm's functions make of the image."""
     for name, argument, filter_ in _drawn(draw):
-        image = apply_operation(image, name, argument, filter_, shared.fill)
+        function = importlib.import_module("timm.data.auto_augment").NAME_TO_OP[COMPUTED.get(name, name)]
+        inputs: tuple[float, ...] = () if name in WITHOUT_ARGUMENT else (argument,)
+        if name.startswith(("Posterize", "Solarize")):
+            inputs = (int(argument),)
+        image = function(image, *inputs, resample=filter_, fillcolor=shared.fill)
     return image
-
-
-def apply_operation(
-    image: Image.Image, name: str, argument: float, filter_: int, fill: tuple[int, int, int]
-) -> Image.Image:
-    """What timm's function makes of the image; `argument` is that of Pillow's function."""
-    if name == "Nothing":
-        return image
-    function = importlib.import_module("timm.data.auto_augment").NAME_TO_OP[COMPUTED.get(name, name)]
-    inputs: tuple[float, ...] = (argument,)
-    if name in ("AutoContrast", "Equalize", "Invert"):
-        inputs = ()
-    elif name.startswith(("Posterize", "Solarize")):
-        inputs = (int(argument),)
-    changed: Image.Image = function(image, *inputs, resample=filter_, fillcolor=fill)
-    return changed
 
 
 def _shared(op: Any) -> Shared:
@@ -270,15 +260,13 @@ def _shared(op: Any) -> Shared:
     most = number("magnitude_max", op.magnitude_max or 10.0)
     translation = float(op.hparams.get("translate_const", 0))
     fraction = number("translate_pct", op.hparams.get("translate_pct", 0.45))
-    if deviation == math.inf:
-        deviation = UNIFORM
-    elif not deviation > 0.0:  # timm takes the magnitude as it is
-        deviation = 0.0
+    # Without a positive one timm takes the magnitude as it is.
+    deviation = UNIFORM if deviation == math.inf else max(0.0, deviation)
     return Shared(tuple(int(each) for each in filters), fill, deviation, most, translation, fraction)
 
 
 def _operation(op: Any, shared: Shared) -> Operation:
-    """Of an AugmentOp. Raises NoNativeForm where it doesn't do what is expected."""
+    """The operation of an AugmentOp. Raises NoNativeForm if it doesn't do what is expected."""
     name, p, magnitude = op.name, number("prob", op.prob), number("magnitude", op.magnitude)
     if type(op).__module__ != "timm.data.auto_augment" or type(op).__name__ != "AugmentOp" or find_change(op):
         raise NoNativeForm(f"holds {type(op).__name__}, which isn't timm's")
@@ -286,7 +274,7 @@ def _operation(op: Any, shared: Shared) -> Operation:
         raise NoNativeForm(f"{name} isn't known, or its arguments differ from those of the others")
     if not 0.0 <= p <= 1.0 or float(np.float32(magnitude)) != magnitude:
         raise NoNativeForm(f"prob={p} and magnitude={magnitude} must be 0 to 1, and a float32")
-    with _generator_kept():
+    with _generators_kept():
         if not all(_agrees(op, probe, shared) for probe in (*PROBES, magnitude)):
             raise NoNativeForm(f"this timm's {name} isn't as expected")
     # Compared with random numbers of 24 bits, of which the same are at most this one.
@@ -328,7 +316,7 @@ def _mixes(transform: Any, op: TimmAugMix) -> bool:
     image, weight = _probe_image(), np.float32(0.37)
     changed = [probe.ops[0](image)] * op.width
     weights = np.linspace(0.1, 0.6, op.width, dtype=np.float32)
-    with _generator_kept():
+    with _generators_kept():
         if op.blended:
             theirs = probe._apply_blended(image, weights, weight)
             weights = probe._calc_blended_weights(weights, weight)
@@ -344,7 +332,7 @@ def _probe_image() -> Image.Image:
 
 
 def _bytes(function: Callable[..., Image.Image], *inputs: Any, **options: Any) -> bytes | None:
-    """Of the image that `function` gives; None where it raises ValueError."""
+    """Bytes of the image that `function` gives, or None if it raises ValueError."""
     try:
         return function(*inputs, **options).tobytes()
     except ValueError:
@@ -356,15 +344,15 @@ def _posterizes_to_nothing() -> bool:
     return _bytes(ImageOps.posterize, Image.new("RGB", (1, 1)), 0) is not None
 
 
-class _generator_kept:  # noqa: N801  (used as a function)
+@contextmanager
+def _generators_kept() -> Iterator[None]:
     """Python's generator and NumPy's are afterwards as they were."""
-
-    def __enter__(self) -> None:
-        self._states = random.getstate(), np.random.get_state()
-
-    def __exit__(self, *_: object) -> None:
-        random.setstate(self._states[0])
-        np.random.set_state(self._states[1])
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def _choice(transform: Any) -> tuple[int, tuple[float, ...] | None]:
