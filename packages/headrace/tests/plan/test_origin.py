@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from headrace.plan.explain import describe_callable, located, location
+from headrace.transforms.origin import describe_callable, located, location
 
 
 def function(value: Any) -> Any:

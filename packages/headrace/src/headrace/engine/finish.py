@@ -12,8 +12,8 @@ import torch
 from headrace.device.structure import map_leaves
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.order.permutation import key_of
-from headrace.plan.explain import describe_callable, located
 from headrace.records import BatchKeys
+from headrace.transforms.origin import describe_callable, located
 
 # Sets the seeds of a batch apart from those of its first sample and of the user's collate function.
 BATCH = 0x6261746368

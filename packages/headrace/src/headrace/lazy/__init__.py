@@ -24,7 +24,7 @@ def start_worker() -> Callable[[], LazyCounts]:
         A function that says how samples were made since; to be called once.
     """
     from headrace.lazy import conversion, image, own_code, recording  # what they bring takes long to import
-    from headrace.plan.explain import patched_text
+    from headrace.transforms.origin import patched_text
     from headrace.transforms.patches import IMAGES, RECORDING, find_patched, stopped_by
 
     install()

@@ -18,11 +18,11 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace._torch_compat import leaves_of
-from headrace.plan.explain import LIBRARIES, place
 from headrace.transforms import find_op
 from headrace.transforms.changed import METHODS
 from headrace.transforms.lookup import COMPOSE
 from headrace.transforms.op import LevelOp
+from headrace.transforms.origin import LIBRARIES, place
 
 LAMBDAS = (v1.Lambda, v2.Lambda)
 # What reads pixels for the code that calls it.

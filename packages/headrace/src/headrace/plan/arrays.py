@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 from torchvision import datasets
 
-from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.segments import GatherSegment, Step
 from headrace.plan.transform import lower_values
 from headrace.sources.arrays import ArraySource
+from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.patches import find_patched
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

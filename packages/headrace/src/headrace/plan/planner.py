@@ -14,7 +14,6 @@ from torchvision import transforms as v1
 from headrace._torch_compat import default_collation_changed
 from headrace.errors import ConfigError
 from headrace.plan.arrays import plan_gather
-from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
 from headrace.plan.recognise import Recognised, Refusal, recognise_source
 from headrace.plan.segments import (
@@ -35,6 +34,7 @@ from headrace.plan.segments import (
 )
 from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
 from headrace.sources.arrays import ArraySource
+from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.own_code import collates_first
 
 Split = Literal["never", "ops", "always"]

@@ -22,7 +22,6 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
 from headrace.plan.arrays import COLOUR, GREY, patched_reason, read_images
-from headrace.plan.explain import describe_callable, located, patched_text
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import EXTENSIONS, ImageSource, concatenate, find_entry_points
@@ -32,6 +31,7 @@ from headrace.sources.packed import PackedDataset
 from headrace.sources.source import Source
 from headrace.transforms.decode_image import torchvision_decodes_as_pillow
 from headrace.transforms.op import UNKNOWN, Extent
+from headrace.transforms.origin import describe_callable, located, patched_text
 from headrace.transforms.own_code import reading_mode_of, reads_tensors
 from headrace.transforms.patches import find_patched
 

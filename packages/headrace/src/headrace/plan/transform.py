@@ -16,7 +16,6 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table, build_table_of_views
 from headrace.plan.segments import Step
 from headrace.records import Mode
@@ -38,6 +37,7 @@ from headrace.transforms.op import (
     parity_of,
     parity_text,
 )
+from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.random_erasing import RandomErasing
 
 # Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
