@@ -53,7 +53,7 @@ class NativeError(HeadraceError, RuntimeError):
     """The native library can't be loaded, or failed for a reason that isn't a single sample's.
 
     Attributes:
-        code: the library's own code of the error; 0 where it gave none.
+        code: the library's own code of the error; 0 if it gave none.
     """
 
     def __init__(self, message: str, code: int = 0) -> None:
@@ -74,9 +74,9 @@ class SampleError(HeadraceError, OSError):
     """One sample can't be read or decoded. An OSError, as Pillow's own errors for bad files are.
 
     Attributes:
-        index: index of the sample in the dataset; -1 where it isn't known.
-        path: file of the sample; None where it isn't known.
-        cause: cause in a few words; empty where only the message is known.
+        index: index of the sample in the dataset; -1 if it isn't known.
+        path: file of the sample, or None if it isn't known.
+        cause: cause in a few words; empty if only the message is known.
     """
 
     def __init__(self, message: str, index: int = -1, path: str | None = None, cause: str = "") -> None:

@@ -252,7 +252,7 @@ def levels_plan(dataset: Any) -> Plan:
 
 
 def left_over(plan: Plan) -> ValueSegment | None:
-    """What is still to be done to the images of a plan of `levels`; None: nothing.
+    """What is still to be done to the images of a plan of `levels`, or None if nothing is.
 
     Raises:
         ConfigError: it needs more than the images.

@@ -131,7 +131,7 @@ class StageStats:
             dataset; both on Python threads); collate; transfer (copies to the device).
         samples: number of samples that went through the stage.
         seconds: wall-clock time of its threads, summed, in seconds.
-        bytes: number of bytes read, written or copied; 0 where that is meaningless.
+        bytes: number of bytes read, written or copied; 0 if that is meaningless.
         threads: number of threads that run it now; native threads share all native stages.
     """
 
@@ -143,7 +143,7 @@ class StageStats:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples per second of one thread that runs this stage alone; 0 where nothing was measured."""
+        """Samples per second of one thread that runs this stage alone; 0 if nothing was measured."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -153,7 +153,7 @@ class StageStats:
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes per second of one thread; 0 where nothing was measured."""
+        """Bytes per second of one thread; 0 if nothing was measured."""
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -179,7 +179,7 @@ class EpochStats:
 
     Attributes:
         number: number of the epoch, from 0.
-        state: "running", "finished", or "stopped" where it was left before its end, or ended by an error.
+        state: "running", "finished", or "stopped" if it was left before its end, or ended by an error.
         batches, samples: numbers of batches and samples that the caller received.
         seconds: duration from the start of the epoch to its end, or to the latest batch while it runs.
         startup_seconds: duration from the start of the epoch to its first batch; part of `seconds`.
@@ -275,7 +275,7 @@ class LoaderStats:
         memory_used, memory_allowed: bytes of all batches in flight or still held now, and their limit.
         in_flight: number of batches in progress now.
         decode_threads, read_threads: number of threads that run now.
-        remote: statistics of what was fetched; None where the dataset is on this machine.
+        remote: statistics of what was fetched, or None if the dataset is on this machine.
     """
 
     batches: int
@@ -387,7 +387,7 @@ class Work(NamedTuple):
 
 
 class BatchTimes(NamedTuple):
-    """Times of a batch, by `time.perf_counter_ns()`; 0 where one isn't known.
+    """Times of a batch, by `time.perf_counter_ns()`; 0 if one isn't known.
 
     Attributes:
         epoch: number of the epoch.
@@ -469,7 +469,7 @@ class EntryPoints:
         data: packed entry points of all files: uint8.
         begins, ends: places of those of file i, data[begins[i]:ends[i]], in `data`: uint64 [n].
         mtimes: times of modification of the indexed files, in nanoseconds since 1970: int64 [n]. Entry points
-            of a file with another time are ignored. None: times aren't compared, as for packs, whose index
+            of a file with another time are ignored. None if times aren't compared, as for packs, whose index
             has checksums.
     """
 

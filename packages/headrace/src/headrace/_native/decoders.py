@@ -27,7 +27,7 @@ def native_formats() -> tuple[str, ...]:
 
 
 def missing_formats() -> str:
-    """A remark on the formats that this build leaves to Pillow as it lacks their library; empty: none."""
+    """A remark on the formats that this build leaves to Pillow as it lacks their library, or an empty one."""
     missing = [format for format in FORMATS if format not in native_formats()]
     without = " and ".join(FORMATS[format][-1] for format in missing)
     return f"built without {without}: {' and '.join(missing)} files are decoded by Pillow" if missing else ""

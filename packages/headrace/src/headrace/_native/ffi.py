@@ -117,7 +117,7 @@ def simd_active() -> str:
 
 
 def simd_force(name: str | None) -> None:
-    """Makes all kernels use the instruction set `name`; None: the best one again. For tests."""
+    """Makes all kernels use the instruction set `name`, or the best one again if it is None. For tests."""
     check(library().hr_simd_force(-1 if name is None else _names("hr_simd_name").index(name)))
 
 
@@ -180,7 +180,7 @@ class Pipeline:
         nhwc: channels last in memory.
         table: address of [channels, 256] values of dtype, or None; `keep` is held so that it stays valid.
         decoders: bit i allows decoder i.
-        max_pixels: larger images are left to the caller; 0: no limit.
+        max_pixels: larger images are left to the caller; 0 is no limit.
         pillow_vertical_first: resize as Pillow 13 does.
         channels: 3, or 1 for the first of three equal ones.
         gray: files are decoded as ``convert("L")`` gives them, three times.
@@ -214,10 +214,8 @@ class Pipeline:
         self.pointer = ctypes.pointer(self.struct)
 
     def draw(self, key: SampleKey, width: int, height: int) -> Drawn | None:
-        """What is drawn for the sample of `key`, of width × height pixels.
-
-        None: torchvision raises an error for an image of that size.
-        """
+        """What is drawn for the sample of `key`, of width × height pixels, or None if torchvision raises an
+        error for an image of that size."""
         values = np.zeros((self.struct.op_count, abi.DRAWS))
         size = (c_int32 * 2)()
         code = library().hr_draw_ops(byref(self.struct), *key, width, height, values.ctypes.data, size)
@@ -233,7 +231,7 @@ class Pipeline:
             draws: as `draw` gives them.
 
         Returns:
-            False where native code leaves that to torchvision.
+            False if native code leaves that to torchvision.
         """
         rgb, draws = np.ascontiguousarray(rgb), np.ascontiguousarray(draws, np.float64)
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
@@ -322,8 +320,8 @@ class Pool:
     """Decode threads, and reader threads that start once reads are measured to block.
 
     Args:
-        decode_threads: 0: whoever waits for a batch does the work.
-        read_threads: at most; 0: decode threads read for themselves, always.
+        decode_threads: number; with 0, whoever waits for a batch does the work.
+        read_threads: at most; with 0, decode threads always read for themselves.
     """
 
     def __init__(self, decode_threads: int, read_threads: int) -> None:
@@ -344,7 +342,7 @@ class Pool:
         """Starts a batch: len(indices) samples one after the other from the address `output`.
 
         Args:
-            occurrences: [n], numbers of earlier occurrences of the indices in the epoch; None: all 0.
+            occurrences: [n], numbers of earlier occurrences of the indices in the epoch; all 0 by default.
         """
         statuses = np.zeros(len(indices), abi.STATUS)
         statuses["code"] = abi.UNDECIDED
@@ -434,8 +432,8 @@ class ImageFacts(NamedTuple):
 
     Attributes:
         checksum: CRC-32 of the file, as zlib's.
-        width, height: size in pixels; 0 where native code doesn't read such a file, or it is damaged.
-        entries: packed entry points; empty where it needs none, or the own decoder doesn't take it.
+        width, height: size in pixels; 0 if native code doesn't read such a file, or it is damaged.
+        entries: packed entry points; empty if it needs none, or the own decoder doesn't take it.
     """
 
     checksum: int
@@ -465,7 +463,7 @@ def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """(width, height) of an image file. Raises NativeError where native code doesn't read it."""
+    """(width, height) of an image file. Raises NativeError if native code doesn't read it."""
     size = (c_int32 * 2)()
     check(library().hr_image_size(data, len(data), size))
     return size[0], size[1]

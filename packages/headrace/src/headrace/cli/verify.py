@@ -26,7 +26,7 @@ def verify(
 
     Sizes of shards, offsets and checksums of all images, and labels are compared
     with the index; with --against, keys, labels and fields also with the
-    source, and images byte for byte, or pixel for pixel where the pack was made
+    source, and images byte for byte, or pixel for pixel if the pack was made
     with --optimize or --reencode png.
 
     Exit codes: 0 no problems; 1 bad records were found, one line each; 2 wrong

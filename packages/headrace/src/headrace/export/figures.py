@@ -19,14 +19,14 @@ def figures(
 ) -> dict[str, Any]:
     """A dict of JSON types. What it counts is named as in `LoaderStats` and `EpochStats`; in its "epoch", the
     one that was started last, `ready` is the latest mean of batches ready, and `depth` the number of batches
-    that may be in flight, 0 where it isn't known. "remote" is as in `RemoteStats`, None for local data.
+    that may be in flight, 0 if it isn't known. "remote" is as in `RemoteStats`, None for local data.
 
     Args:
         stats: what the loader has counted.
         dataset: name of the dataset's class.
-        batch_size: samples per batch; None where samples aren't batched.
-        waiting_seconds: time that the training loop has been in next() now; 0 where it isn't.
-        length: batches of the epoch; None where it isn't known.
+        batch_size: samples per batch, or None if samples aren't batched.
+        waiting_seconds: time that the training loop has been in next() now; 0 if it isn't.
+        length: batches of the epoch, or None if it isn't known.
         skipped: batches of the epoch before the state that it resumed from.
     """
     failures, epoch = stats.failures, stats.epochs[-1] if stats.epochs else None

@@ -35,7 +35,7 @@ log = logging.getLogger("headrace")
 T = TypeVar("T")
 Json = dict[str, Any]
 SWITCH = "HEADRACE_TOP"
-FORMAT = 1  # of what is answered; another number where a name or a meaning changes
+FORMAT = 1  # of what is answered; another number if a name or a meaning changes
 PAUSE = 0.1  # between connections; top asks once a second
 TIMEOUT = 1.0  # for one answer, which fits in the socket's buffer
 PEER = struct.Struct("3i")  # (pid, uid, gid) of a socket's other end
@@ -53,7 +53,7 @@ _tried = False
 
 def address(uid: int) -> str:
     """What the names of the sockets of a user's jobs begin with. The rest tells the jobs apart: the number of
-    the process alone wouldn't, where containers share the host's network."""
+    the process alone wouldn't, if containers share the host's network."""
     return f"\0headrace/{uid}/"
 
 
@@ -129,7 +129,7 @@ def _snapshot() -> Json:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the other end, as the kernel says; pid 0: it can't be seen from here."""
+    """(pid, uid) of the other end, as the kernel says; 0 as pid if it can't be seen from here."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
     pid, uid, _ = PEER.unpack(credentials)
     return pid, uid
@@ -162,8 +162,8 @@ class Job:
         self.name = name
 
     def ask(self) -> Json | None:
-        """What its loaders have counted; see `headrace.export.figures`. None: it is gone, or doesn't
-        answer.
+        """What its loaders have counted, in the format of `headrace.export.figures`, or None if it is gone
+        or doesn't answer.
 
         Raises:
             ConfigError: another version of Headrace answers.

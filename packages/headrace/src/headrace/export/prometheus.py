@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Never 0.0.0.0: whoever wants the figures elsewhere puts something that checks who asks in between.
 LOOPBACK = "127.0.0.1"
-# (name, what it is, value; None: there is none yet)
+# (name, what it is, value, or None if there is none yet)
 Scalar = tuple[str, str, Callable[[LoaderStats], float | None]]
 
 
@@ -141,7 +141,7 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
 
     Args:
         loaders: by the value of the label `loader`: ``{"train": …, "val": …}``.
-        port: 0: any that is free.
+        port: TCP port; 0 takes one that is free.
 
     Attributes:
         port: that it listens on.

@@ -67,11 +67,12 @@ class Destination:
 
     def existing(self) -> tuple[PackIndex, dict[str, Found]] | None:
         """The index of the finished pack that is there, and its files by name, or None if there is none."""
-        files = {file.name: file for file in self._pack.list()}
-        if FILE_NAME not in files or (self.in_store and PLAN in _names(self._work)):
-            return None
         if not self.in_store:
-            return PackIndex(Path(self.path) / FILE_NAME), files
+            index = Path(self.path) / FILE_NAME
+            return (PackIndex(index), _files(self._pack)) if index.is_file() else None
+        files = _files(self._pack)
+        if FILE_NAME not in files or PLAN in _files(self._work):
+            return None
         with self.building() as folder:
             (folder / FILE_NAME).write_bytes(self._pack.read(FILE_NAME))
             return PackIndex(folder / FILE_NAME), files
@@ -123,7 +124,7 @@ class Destination:
     def _in_store(self, plan: dict[str, Any]) -> Iterator[Path]:
         pack, work = self._pack, self._work
         assert isinstance(pack, Store) and isinstance(work, Store)  # noqa: PT018
-        there = _names(pack)
+        there = _files(pack)
         if not self._continues(plan):
             if there:
                 raise exists(pack.url)
@@ -134,12 +135,12 @@ class Destination:
             yield folder
             pack.write(FILE_NAME, folder / FILE_NAME)
             # The plan goes last: until then the same command continues.
-            work.remove(_names(work) - {PLAN})
+            work.remove(_files(work).keys() - {PLAN})
             work.remove([PLAN])
 
     def _continues(self, plan: dict[str, Any]) -> bool:
         """Whether an earlier run has left work. Raises PackError if that was for another pack."""
-        if PLAN in _names(self._work):
+        if PLAN in _files(self._work):
             earlier = json.loads(self._work.read(PLAN))
         elif not self.in_store and (self._partial / FILE_NAME).is_file():
             # The plan is the last thing to be removed before the folder gets its name.
@@ -156,19 +157,18 @@ class Destination:
 
     def parts(self, folder: Path, count: int) -> list[Part | None]:
         """The rows of each shard, kept in `folder`, too; None for shards that have to be written (again)."""
-        sizes = {file.name: file.size for file in self._shards.list()}
-        rows = _names(self._work)
+        shards, rows = _files(self._shards), _files(self._work)
 
         def read(shard: int) -> Part | None:
             path = part_path(folder, shard)
             name = path.relative_to(folder).as_posix()
-            if shard_name(shard) not in sizes or name not in rows:
+            if shard_name(shard) not in shards or name not in rows:
                 return None
             if not path.is_file():
                 with pack_file(path) as file:
                     file.write(self._work.read(name))
             part = Part.read(path)
-            return part if part is not None and part.shard_bytes == sizes[shard_name(shard)] else None
+            return part if part is not None and part.shard_bytes == shards[shard_name(shard)].size else None
 
         with ThreadPoolExecutor(FETCHES) as several:
             return list(several.map(read, range(count)))
@@ -220,8 +220,8 @@ def differences(earlier: dict[str, Any], mine: dict[str, Any]) -> str:
     return ", ".join(described)
 
 
-def _names(folder: Store | DiskFolder) -> set[str]:
-    return {file.name for file in folder.list()}
+def _files(folder: Store | DiskFolder) -> dict[str, Found]:
+    return {file.name: file for file in folder.list()}
 
 
 def _to_json(plan: dict[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ class PackInfo:
         path: the pack's folder, or its URL.
         kind: "tar" or "lmdb".
         samples, labelled: the number of samples, and of those that have a label.
-        classes: the classes' names by label; empty: not known.
+        classes: the classes' names by label; empty if they are not known.
         shards: the number of shards.
         shard_bytes, index_bytes, image_bytes: the size of the shards, of the index, and of the images alone,
             in bytes.

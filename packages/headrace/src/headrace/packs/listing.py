@@ -112,7 +112,7 @@ class Listing:
 
     def repeated_key(self) -> str | None:
         """A key that two items have, or None if there is none."""
-        # By their hashes: 16 bytes for each, where a set of the keys would take 100.
+        # By their hashes: 16 bytes for each; a set of the keys would take 100.
         hashes = np.fromiter((hash(key) for (key,) in self.rows("key")), np.int64, len(self))
         order = np.argsort(hashes)
         same = np.flatnonzero(np.diff(hashes[order]) == 0)

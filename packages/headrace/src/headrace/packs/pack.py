@@ -64,7 +64,7 @@ def pack(
         reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs. None: as they are.
         max_side: lossy: images whose longer side has more pixels are scaled down to it, and re-encoded.
         quality: lossy: of JPEGs that are re-encoded, 1 to 100; None: 95.
-        workers: threads; None: one more than the cores that this process may use, and 32 more where the
+        workers: threads; None: one more than the cores that this process may use, and 32 more if the
             source is in a store. With `ray`: cores that a shard takes; None: 1.
         shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
             one file; there it is what an interruption may cost, and is in memory at once: 64 MB at most.

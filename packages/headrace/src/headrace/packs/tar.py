@@ -62,7 +62,7 @@ def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
 
 
 def parse_label(data: bytes) -> int:
-    """The label that a .cls member holds. Raises PackError where it isn't a decimal number."""
+    """The label that a .cls member holds. Raises PackError if it isn't a decimal number."""
     try:
         return int(data)
     except ValueError:
@@ -70,7 +70,7 @@ def parse_label(data: bytes) -> int:
 
 
 def _header(name: str, size: int) -> bytes:
-    """What stands before a member's data: one block, or three where ustar's fields are too small for it.
+    """What stands before a member's data: one block, or three if ustar's fields are too small for it.
 
     Without owner and time: the same samples give the same bytes, whoever packs them and whenever. (The module
     tarfile takes 0.1 ms for a header, holds the interpreter's lock, and its bytes differ between versions.)

@@ -57,7 +57,7 @@ class Verdict:
 
     Attributes:
         samples: the number of samples that were checked.
-        problems: what is wrong, in the pack's order; empty: the pack is sound.
+        problems: what is wrong, in the pack's order; none if the pack is sound.
         notes: remarks on what could not be checked.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import headrace
 
-# Names of torch's dtypes for autocast, by precision; None: no autocast.
+# Names of torch's dtypes for autocast, by precision; None is no autocast.
 DTYPES = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 OUT = Path("runs/imagenet")
 MODEL, IMAGES, MACHINE, RUN = "Model and optimizer", "Images", "Speed and memory", "Checkpoints and logs"
@@ -103,7 +103,7 @@ class Recipe:
         return min(5.0, self.epochs / 2) if self.warmup_epochs is None else self.warmup_epochs
 
     def part_size(self, world_size: int) -> int:
-        """Images that one rank has in one forward pass. Raises ConfigError where the batch doesn't divide."""
+        """Images that one rank has in one forward pass. Raises ConfigError if the batch doesn't divide."""
         parts = world_size * self.accumulate
         rule = (
             f"must divide by ranks × --accumulate ({world_size} × {self.accumulate}); it counts the images of"

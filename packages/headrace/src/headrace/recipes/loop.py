@@ -86,26 +86,8 @@ def train(recipe: Recipe) -> Outcome:
 
 
 class Trainer:
-    """One run on one rank.
-
-    Args:
-        recipe: what is trained, and how.
-        device: device of this rank.
-        stop: whether a signal has come to any rank.
-
-    Attributes:
-        rank, ranks: number of this rank, and number of ranks.
-        resumed_from: checkpoint that the run resumes from; None: it starts from the beginning.
-        model: the model, on the device.
-        average: moving average of its weights; None where the recipe has none.
-        step: number of optimizer steps that are done.
-        epoch: number of epochs that are trained and evaluated.
-        top1, best_top1: share of validation images whose class was the likeliest, after the latest epoch and
-            after the best one; None and 0 before the first.
-
-    Raises:
-        ConfigError: the recipe can't be followed with these data, this device or this checkpoint.
-    """
+    """One run on one rank: its parts, and how far it has come. Raises ConfigError if the recipe can't be
+    followed with these data, this device or this checkpoint."""
 
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
@@ -141,7 +123,7 @@ class Trainer:
             self.forward = torch.compile(self.forward)
         torch.manual_seed(recipe.seed + 1_000_003 * self.rank)  # ranks drop out other units
         self.step = self.epoch = 0  # those that are done
-        self.top1: float | None = None
+        self.top1: float | None = None  # of the latest evaluation
         self.best_top1 = 0.0
         if state:
             self._restore(state)
@@ -382,7 +364,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def to_resume(recipe: Recipe) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to resume from and its state; None and {}: the run starts from the beginning.
+    """The checkpoint to resume from and its state, or None and {} if the run starts from the beginning.
 
     Raises:
         ConfigError: a run would be overwritten, or the checkpoint is unusable or of another training.

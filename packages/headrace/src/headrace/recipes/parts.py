@@ -29,7 +29,7 @@ ONE_OUTPUT: dict[str, dict[str, Any]] = {
 
 
 def datasets(recipe: Recipe) -> tuple[Any, Any]:
-    """Training and validation images as float32 [3, size, size]. Raises ConfigError where they are missing or
+    """Training and validation images as float32 [3, size, size]. Raises ConfigError if they are missing or
     of different classes."""
     crop = [transforms.RandomResizedCrop(recipe.size), transforms.RandomHorizontalFlip()]
     center = [transforms.Resize(recipe.val_resize), transforms.CenterCrop(recipe.size)]
@@ -64,15 +64,8 @@ def _images(folder: Path, transform: Any) -> Any:
 
 
 def loaders(recipe: Recipe, train: Any, val: Any, world_size: int, device: torch.device) -> tuple[Any, Any]:
-    """Over the training images, shuffled, in whole batches only; and over the validation images in order,
-    each of them once, so that ranks may differ by one in number.
-
-    Args:
-        recipe: size of the batches, seed, workers and memory format.
-        train, val: data sets that `datasets` gave.
-        world_size: number of ranks, which share the samples.
-        device: device that the batches are copied to.
-    """
+    """A loader of the training images, shuffled, in whole batches only; and one of the validation images in
+    order, each of them once, so that ranks may differ by one in number."""
     options: dict[str, Any] = {
         "batch_size": recipe.part_size(world_size),
         "rank": "auto",
@@ -85,14 +78,8 @@ def loaders(recipe: Recipe, train: Any, val: Any, world_size: int, device: torch
 
 
 def builder(arch: str) -> Callable[[int], nn.Module]:
-    """A function from a number of classes to a classifier with random weights.
-
-    Args:
-        arch: classifier of `torchvision.models`, or "timm/NAME".
-
-    Raises:
-        ConfigError: there is no such model, or it isn't a classifier of images.
-    """
+    """A function from a number of classes to a classifier with random weights. Raises ConfigError if there is
+    no such model, or it isn't a classifier of images."""
     if arch.startswith(TIMM):
         try:
             timm = importlib.import_module("timm")
@@ -139,15 +126,15 @@ def make_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_e
 
 
 def lr_factor(step: int, *, warmup: int, total: int) -> float:
-    """Of the peak learning rate, at optimizer step `step` of `total`: a line from 0 (not reached) to 1 over
-    `warmup` steps, then half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) to 0."""
+    """The share of the peak learning rate at optimizer step `step` of `total`: a line from 0 (not reached) to
+    1 over `warmup` steps, then half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) to 0."""
     if step < warmup:
         return (step + 1) / (warmup + 1)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
 
 
 def make_average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
-    """An exponential moving average of weights and buffers; None where the recipe has none."""
+    """An exponential moving average of weights and buffers, or None if the recipe has none."""
     if recipe.ema == 0:
         return None
     moving = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]

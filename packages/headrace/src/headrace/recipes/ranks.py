@@ -39,7 +39,7 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device `name`; None: the accelerator, by torchrun's LOCAL_RANK if several, else the CPU."""
+    """The device `name`, or by default the accelerator (torchrun's LOCAL_RANK of several), else the CPU."""
     present = torch.accelerator.current_accelerator(check_available=True)
     try:
         device = torch.device(name or present or "cpu")

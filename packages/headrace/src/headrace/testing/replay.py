@@ -35,7 +35,7 @@ def draws(
         loader: natively planned, as a whole or as far as `explain()` says; the steps after that draw from
             torch's, NumPy's and Python's generators.
         index: in the dataset, 0 or more.
-        epoch: its number; None: the epoch started last. Without a seed only that one is known.
+        epoch: its number; by default the epoch started last. Without a seed only that one is known.
         occurrence: of this index in the epoch: 0 (the default) where it comes once. See
             `headrace.order.Order.at`; with a sampler of torch's, how often the index came before.
 
@@ -114,7 +114,7 @@ def _generators(seed: int | None) -> Iterator[None]:
     """Within this the generators are seeded for a sample, and are then put back.
 
     Args:
-        seed: of the sample; None: it isn't known, so that nothing may be drawn.
+        seed: seed of the sample, or None if it isn't known, so that nothing may be drawn.
 
     Raises:
         ConfigError: something was.
