@@ -72,7 +72,18 @@ class DecodedImage:
 
 def _lowered(job: RenderJob) -> abi.RenderJob:
     pipeline = job.pipeline
-    draws = job.draws.ctypes.data if len(job.draws) else None
-    rules = (pipeline.struct.pillow_vertical_first, pipeline.struct.decoders)
-    ends = (abi.OK, pipeline.pointer, draws, job.output)
-    return abi.RenderJob(job.crop, *job.size, job.filter, job.window, *job.flips, *rules, *ends)
+    return abi.RenderJob(
+        crop=job.crop,
+        width=job.size[0],
+        height=job.size[1],
+        filter=job.filter,
+        window=job.window,
+        flip_x=job.flips[0],
+        flip_y=job.flips[1],
+        pillow_vertical_first=pipeline.struct.pillow_vertical_first,
+        decoders=pipeline.struct.decoders,
+        code=abi.OK,
+        pipeline=pipeline.pointer,
+        draws=job.draws.ctypes.data if len(job.draws) else None,
+        output=job.output,
+    )

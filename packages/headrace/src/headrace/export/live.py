@@ -25,6 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -46,9 +47,6 @@ MOST_BYTES = 4_000_000  # an answer is a few kilobytes
 _numbers = itertools.count(1)
 # By the loader's id(): (its number, itself, what gives its figures).
 _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
-_listener: socket.socket | None = None
-_answering: socket.socket | None = None
-_tried = False
 
 
 def address(uid: int) -> str:
@@ -70,8 +68,7 @@ def publish(loader: T, figures: Callable[[T], Json]) -> None:
     if known is None or known[1]() is not loader:
         place = id(loader)
         _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
-    if not _tried:
-        _listen()
+    _listener()
 
 
 def _forget(place: int, dead: weakref.ref[Any]) -> None:
@@ -80,33 +77,47 @@ def _forget(place: int, dead: weakref.ref[Any]) -> None:
         del _loaders[place]
 
 
-def _listen() -> None:
-    global _listener, _tried
-    _tried = True
+@cache
+def _listener() -> _Listener | None:
+    """The listener of this process, started by the first call, or None if there is none."""
     if os.environ.get(SWITCH) == "0":
-        return
+        return None
     try:
-        _listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        _listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
-        _listener.listen()
-        threading.Thread(target=_serve, args=(_listener,), name="headrace-top", daemon=True).start()
+        return _Listener()
     except (OSError, RuntimeError) as error:
         log.debug("headrace top won't see this process: %s", error)
-        if _listener is not None:
-            _listener.close()
-            _listener = None
+        return None
 
 
-def _serve(listener: socket.socket) -> None:
-    global _answering
-    while True:
+class _Listener:
+    """A socket, and a thread that answers on it. Raises OSError or RuntimeError if either can't be had."""
+
+    def __init__(self) -> None:
+        self._answering: socket.socket | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _answering, _ = listener.accept()
-            with _answering:
-                _answer(_answering)
-        except Exception:  # a client that went away, or figures in the middle of a change: it will ask again
-            log.debug("headrace top was not answered", exc_info=True)
-        time.sleep(PAUSE)
+            self._socket.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
+            self._socket.listen()
+            threading.Thread(target=self._serve, name="headrace-top", daemon=True).start()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        """Closes what a forked child has inherited."""
+        self._socket.close()
+        if self._answering is not None:
+            self._answering.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._answering, _ = self._socket.accept()
+                with self._answering:
+                    _answer(self._answering)
+            except Exception:  # a client that went away, or figures in the middle of a change: it asks again
+                log.debug("headrace top was not answered", exc_info=True)
+            time.sleep(PAUSE)
 
 
 def _answer(connection: socket.socket) -> None:
@@ -137,12 +148,10 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 def _renew() -> None:
     # In a forked child, where no thread serves: its parent's loaders and sockets aren't its own.
-    global _listener, _answering, _tried
-    for inherited in (_listener, _answering):
-        if inherited is not None:
-            inherited.close()
-    _listener = _answering = None
-    _tried = False
+    inherited = _listener() if _listener.cache_info().currsize else None
+    if inherited is not None:
+        inherited.close()
+    _listener.cache_clear()
     _loaders.clear()
 
 
