@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import headrace
 from headrace_doctor.errors import ConfigError
-from headrace_doctor.tune import Trial, TuneReport, arguments_of, capture, measure, tune
+from headrace_doctor.tune import Trial, TuneReport, capture, like, measure, tune
 
 
 class Rows(Dataset[Any]):
@@ -64,7 +64,7 @@ def test_both_loaders_are_tried_with_the_same_arguments() -> None:
     report = tune(TorchDataLoader(Rows(64), batch_size=8, drop_last=True), seconds=0.05)
     assert {trial.loader for trial in report.trials} == {"torch", "headrace"}
     assert report.trials[0].arguments == {"num_workers": 0}
-    best = report.best("torch")
+    best = report.best()["torch"]
     assert best.samples_per_second == max(t.samples_per_second for t in report.trials if t.loader == "torch")
     assert best.code().startswith("torch.utils.data.DataLoader(dataset, …, num_workers=")
 
@@ -81,7 +81,7 @@ def test_an_iterable_dataset_is_refused() -> None:
 @pytest.mark.parametrize("batched", [True, False])
 def test_another_loader_gives_the_same_batches(batched: bool) -> None:
     loader = TorchDataLoader(Rows(10), batch_size=4 if batched else None)
-    again = TorchDataLoader(**arguments_of(loader))
+    again = TorchDataLoader(**like(loader))
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
 
 
@@ -113,7 +113,7 @@ def trial(rate: float, **arguments: Any) -> Trial:
 
 def test_threads_are_advised_with_their_gain_and_their_condition() -> None:
     report = TuneReport((trial(100.0), trial(250.0, num_workers=8, worker_kind="thread")))
-    assert report.best("headrace").samples_per_second == 100.0
+    assert report.best()["headrace"].samples_per_second == 100.0
     advice = report.advice()
     assert advice is not None
     assert "num_workers=8, worker_kind='thread') gives 2.50 times as many samples per second" in advice

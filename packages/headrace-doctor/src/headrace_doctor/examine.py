@@ -20,25 +20,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import DataLoader
 
 from headrace_doctor.doctor.diagnosis import diagnose as judge
-from headrace_doctor.doctor.diagnosis import is_decided, next_trial
 from headrace_doctor.doctor.records import Diagnosis
 from headrace_doctor.errors import ConfigError
 from headrace_doctor.machine import usable_cores
-from headrace_doctor.measure.examination import Examination
-from headrace_doctor.measure.observed import ACTUAL, EXAMINED, Observation
+from headrace_doctor.measure.examination import Enough, Examination
+from headrace_doctor.measure.hooks import Begin, intercepted
+from headrace_doctor.measure.observed import EXAMINED, Observation
 from headrace_doctor.measure.outside import Outside
-from headrace_doctor.measure.sampler import read_counts, sampled
-from headrace_doctor.measure.subject import (
-    describe,
-    headrace_loader,
-    is_replaceable,
-    name_of,
-    where_from,
-    with_settings,
-)
+from headrace_doctor.measure.sampler import begin_sampled, read_counts, sampled
+from headrace_doctor.measure.subject import describe, is_replaceable, where_from, with_settings
 
 JOB, OUTPUT = "job.json", "output.txt"
 # Libraries read these when they start their threads, which is before the script's own code.
@@ -52,10 +45,10 @@ class Job:
     Attributes:
         command: the script, or the module, and its arguments.
         module: whether it is a module.
-        steps: number of steps of the actual phase; None: as many as take a few seconds.
+        steps: number of steps of the actual phase, or None for as many as take a few seconds.
         settings: to replace the script's own; see `measure.subject`. Default: none.
         subject: "file.py:12" of the loader that the settings are for; "": any loader.
-        loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
+        loader: that loader as code, as in `LoaderFacts`; "": any that is iterated over there.
         brief: whether to measure the unchanged steps only; so it is with `settings`.
         limit: seconds after which the script is ended, examined or not; None: no limit.
     """
@@ -79,10 +72,10 @@ class Job:
             progress: called with the name of each phase, from another thread, up to a second late.
 
         Returns:
-            (exit status; what was observed, None: it ended too early; the output, if quiet).
+            (exit status; what was observed, or None if it ended too early; the output, if quiet).
 
         Raises:
-            KeyboardInterrupt: by Ctrl-C, before all was measured but the change that is tried.
+            KeyboardInterrupt: by Ctrl-C, before all was measured.
         """
         # Workers of a script that was ended may write on for a moment while the folder is removed.
         with TemporaryDirectory(prefix="headrace-doctor-", ignore_cleanup_errors=True) as name:
@@ -100,7 +93,7 @@ class Job:
                 outside = Outside(process.pid, folder, progress)
                 interrupt: KeyboardInterrupt | None = None
                 try:
-                    status = process.wait(self.limit)
+                    process.wait(self.limit)
                 except subprocess.TimeoutExpired:
                     process.kill()
                 except KeyboardInterrupt as error:
@@ -128,14 +121,13 @@ def add_observed(observation: Observation, outside: Outside, folder: Path) -> No
 
 
 def diagnose(
-    loader: TorchDataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None
+    loader: DataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None
 ) -> Diagnosis:
     """Finds what slows `step` down, and what to change: `headrace doctor run` for a loop of your own.
 
-    Takes half a minute to two. The step is called on real batches, then on some of them again and again, also
-    with other numbers of threads: what it learns meanwhile is of no use. Then the loader is measured alone,
-    with other settings, too. In the end the step is called with batches of loaders, or numbers of threads,
-    that promise more; if it fails there, or is interrupted, the diagnosis says so.
+    Takes half a minute to a minute. The step is called on real batches, then on some of them again and again,
+    also with other numbers of threads: what it learns meanwhile is of no use. Then the loader is measured
+    alone, with other settings, too.
 
     Args:
         loader: torch's or Headrace's.
@@ -149,26 +141,20 @@ def diagnose(
         ConfigError: the loader isn't a DataLoader.
         DoctorError: the loader has too few batches to measure anything.
     """
-    if not isinstance(loader, TorchDataLoader):
+    if not isinstance(loader, DataLoader):
         raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
     with TemporaryDirectory(prefix="headrace-doctor-") as name:
         folder = Path(name)
         observation = Observation([], usable_cores(), torch.get_num_threads())
         outside = Outside(os.getpid(), folder)
         try:
-            with sampled(folder) as announce:
-                counted = functools.partial(read_counts, folder)
-                examination = Examination(
-                    observation, steps, announce, headrace_loader(), counted, is_decided, next_trial
-                )
-                begin = functools.partial(type(loader).__iter__, loader)
+            with examined(observation, Job([], steps=steps), folder, loader):
                 made = True
-                with kept(examination):
-                    while made:
-                        made = False
-                        for batch in examination.iterate(loader, begin):
-                            step(batch)
-                            made = True
+                while made:
+                    made = False
+                    for batch in loader:
+                        step(batch)
+                        made = True
         finally:
             outside.stop()
         add_observed(observation, outside, folder)
@@ -176,49 +162,53 @@ def diagnose(
 
 
 @contextmanager
-def kept(examination: Examination) -> Iterator[None]:
-    """Keeps what was examined, whatever ends the script then; leaves threads as they were."""
-    observation = examination.observation
-    try:
-        yield
-    except BaseException as error:  # by Enough, or by the interruption of another thread
-        if observation.ended != EXAMINED:
-            raise
-        if examination.is_trying:
-            reason = f"{type(error).__name__}: {error}".strip(": ")
-            observation.notes.append(f"the script failed while a change was tried: {reason}")
-    finally:
-        examination.restore()
+def examined(observation: Observation, job: Job, folder: Path, *loaders: DataLoader[Any]) -> Iterator[None]:
+    """Examines the loaders of this process meanwhile, also `loaders`, which were made before; those of its
+    children are left alone."""
+    with sampled(folder) as announce:
+        counted = functools.partial(read_counts, folder)
+        brief = job.brief or bool(job.settings)
+        examination = Examination(observation, job.steps, announce, counted, brief=brief)
+        replacement = Replacement(job)
+
+        def begin(loader: DataLoader[Any], original: Begin) -> Iterator[Any]:
+            if examination.busy:
+                return begin_sampled(folder, loader, original)
+            other = replacement.of(loader, where_from())
+            inner = type(other).__iter__ if other is not loader else original
+            return examination.iterate(other, functools.partial(begin_sampled, folder, other, inner))
+
+        try:
+            with intercepted(begin, *loaders):
+                yield
+                examination.script_ended()
+        except Enough:
+            pass
+        except BaseException:  # the interruption of another thread, perhaps
+            if observation.ended != EXAMINED:
+                raise
+        finally:
+            examination.close()
+            replacement.report(observation)
 
 
 def main() -> None:
     """The child process: runs the script, and saves what was observed."""
     folder = Path(sys.argv[1])
     job = Job(**json.loads((folder / JOB).read_text()))
-    observation = Observation(job.command, usable_cores(), torch.get_num_threads())
     limit_threads(job.settings)
-    replacement = Replacement(job)
+    observation = Observation(job.command, usable_cores(), torch.get_num_threads())
     try:
-        with sampled(folder) as announce:
-            counted = functools.partial(read_counts, folder)
-            examination = Examination(
-                observation, job.steps, announce, headrace_loader(), counted, is_decided, next_trial
-            )
-            examination.brief = job.brief or bool(job.settings)
-            examination.save = functools.partial(Observation.save, folder=folder)
-            with kept(examination), installed(examination, replacement):
-                run_script(job.command, module=job.module)
-                examination.script_ended()
+        with examined(observation, job, folder):
+            run_script(job.command, module=job.module)
     except BaseException as error:
-        if observation.ended != EXAMINED:
-            memory = isinstance(error, torch.OutOfMemoryError)
-            kind = "out of memory on the device" if memory else type(error).__name__
-            observation.ended = f"{kind}: {error}"
+        memory = isinstance(error, torch.OutOfMemoryError)
+        kind = "out of memory on the device" if memory else type(error).__name__
+        observation.ended = f"{kind}: {error}"
         raise
     finally:
         if observation.ended != EXAMINED:
             observation.threads = torch.get_num_threads()
-        replacement.report(observation)
         observation.save(folder)
 
 
@@ -241,25 +231,24 @@ class Replacement:
     """Loaders with other settings, in place of the script's own.
 
     Args:
-        job: its settings; none: loaders stay as they are; and the loader that they are for.
+        job: its settings, if any, and the loader that they are for.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._wanted = bool(job.settings.keys() & {"loader", "headrace", "worker_threads"})
-        self._made: dict[int, tuple[TorchDataLoader[Any], TorchDataLoader[Any]]] = {}
+        self._made: dict[int, tuple[DataLoader[Any], DataLoader[Any]]] = {}
         self._left: dict[str, None] = {}  # why loaders were left as they are, in their order
 
-    def of(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
+    def of(self, loader: DataLoader[Any], where: str) -> DataLoader[Any]:
         """The loader to be iterated over in place of this one at "file.py:12"."""
         if not self._wanted or self._job.subject not in ("", where):
             return loader
-        known = self._made.get(id(loader))
-        if known is None:
-            known = self._made[id(loader)] = loader, self._other(loader, where)
-        return known[1]
+        if id(loader) not in self._made:
+            self._made[id(loader)] = loader, self._other(loader, where)
+        return self._made[id(loader)][1]
 
-    def _other(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
+    def _other(self, loader: DataLoader[Any], where: str) -> DataLoader[Any]:
         code = describe(loader, where).code
         if self._job.loader not in ("", code):
             self._left[f"another loader at {where} was left as it is: {code}"] = None
@@ -267,60 +256,15 @@ class Replacement:
             name = type(loader).__name__
             self._left[f"the loader at {where} was left as it is: {name} has an __iter__ of its own"] = None
         else:
-            return with_settings(loader, self._job.settings, headrace_loader())
+            return with_settings(loader, self._job.settings)
         return loader
 
     def report(self, observation: Observation) -> None:
         """Notes what was left as it is; if that was all, the settings count as refused."""
         observation.notes += self._left
         if self._wanted and all(loader is other for loader, other in self._made.values()):
-            name = name_of(ACTUAL, self._job.settings, self._job.subject)
             observation.notes += [] if self._left else [f"no loader was iterated over at {self._job.subject}"]
-            observation.refused.append(name)
-
-
-@contextmanager
-def installed(examination: Examination, replacement: Replacement) -> Iterator[None]:
-    """Examines the loaders of this process meanwhile; not those of its children."""
-    here = os.getpid()
-    patched: dict[type, Callable[..., Any]] = {}
-    made = TorchDataLoader.__init__
-
-    def watch(cls: type) -> None:
-        # What the script iterates over is the outermost of these: the ones that it calls aren't watched.
-        original = cls.__dict__.get("__iter__")
-        if original is None or cls in patched:
-            return
-        patched[cls] = original
-
-        @functools.wraps(original)
-        def begin(loader: TorchDataLoader[Any]) -> Any:
-            if examination.busy or os.getpid() != here:
-                return original(loader)
-            other = replacement.of(loader, where_from())
-            inner = type(other).__iter__ if other is not loader else original
-            return examination.iterate(other, functools.partial(inner, other))
-
-        cls.__iter__ = begin  # type: ignore[attr-defined]
-
-    @functools.wraps(made)
-    def init(loader: TorchDataLoader[Any], *args: Any, **kwargs: Any) -> None:
-        for cls in type(loader).__mro__:
-            if issubclass(cls, TorchDataLoader):
-                watch(cls)
-        made(loader, *args, **kwargs)
-
-    watch(TorchDataLoader)
-    ours = headrace_loader()
-    if ours is not None:
-        watch(ours)
-    TorchDataLoader.__init__ = init  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        TorchDataLoader.__init__ = made  # type: ignore[method-assign]
-        for cls, original in patched.items():
-            cls.__iter__ = original  # type: ignore[attr-defined]
+            observation.refused = True
 
 
 def limit_threads(settings: dict[str, Any]) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from headrace_doctor.errors import ConfigError
 from headrace_doctor.machine import usable_cores
-from headrace_doctor.measure import subject
-from headrace_doctor.measure.subject import batch_samples, headrace_loader, length_of, worker_counts
+from headrace_doctor.measure.hooks import Begin, intercepted
+from headrace_doctor.measure.subject import (
+    FACTOR_THAT_COUNTS,
+    OF_WORKERS,
+    arguments_of,
+    batch_samples,
+    best_workers,
+    headrace_loader,
+    length_of,
+)
 
-# Numbers of workers are tried upwards until so many in a row brought nothing.
-TRIES_IN_VAIN = 2
-GAIN_THAT_COUNTS = 1.03
 # More threads than this only take turns with the GIL.
 MOST_THREADS = 64
 THREAD_SAFE = (
@@ -26,7 +30,7 @@ THREAD_SAFE = (
     " drawn parameter that two samples share, no random draws; see docs/workers.md"
 )
 # Arguments that torch's loader has, but that are tried here, or that hold for worker processes only.
-ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *subject.OF_WORKERS)
+ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *OF_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,12 @@ class Trial:
         arguments: of it that differ from its defaults.
         samples_per_second: once the first batch is there.
         first_batch_seconds: from iter() until then.
-        remark: Headrace's workers in words; empty for torch's.
     """
 
     loader: str
     arguments: dict[str, Any]
     samples_per_second: float
     first_batch_seconds: float
-    remark: str = ""
 
     @property
     def on_threads(self) -> bool:
@@ -65,32 +67,32 @@ class TuneReport:
 
     trials: tuple[Trial, ...]
 
-    def best(self, loader: str) -> Trial:
-        """The fastest of "torch" or "headrace" that any dataset may be given to: on processes or in the
-        caller."""
-        return _fastest([t for t in self.trials if t.loader == loader and not t.on_threads])
+    def best(self) -> dict[str, Trial]:
+        """The fastest of "torch" and, if it was tried, of "headrace" that any dataset may be given to: on
+        processes or in the caller."""
+        safe = [trial for trial in self.trials if not trial.on_threads]
+        names = dict.fromkeys(trial.loader for trial in safe)
+        return {name: _fastest([trial for trial in safe if trial.loader == name]) for name in names}
 
     def advice(self) -> str | None:
-        """What worker threads gain, and on what condition; None where they weren't tried or gain nothing."""
+        """What worker threads gain, and on what condition, or None if they gain nothing or weren't tried."""
         on_threads = [trial for trial in self.trials if trial.on_threads]
         if not on_threads:
             return None
-        fastest, without = _fastest(on_threads), self.best("headrace")
-        gain = fastest.samples_per_second / max(without.samples_per_second, 1e-9)
-        if gain < GAIN_THAT_COUNTS:
+        fastest = _fastest(on_threads)
+        gain = fastest.samples_per_second / max(self.best()["headrace"].samples_per_second, 1e-9)
+        if gain < FACTOR_THAT_COUNTS:
             return None
         return f"{fastest.code()} gives {gain:.2f} times as many samples per second, {THREAD_SAFE}"
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
-        return {
-            "trials": [asdict(trial) for trial in self.trials],
-            "best": {name: asdict(self.best(name)) for name in sorted({t.loader for t in self.trials})},
-        }
+        best = {name: asdict(trial) for name, trial in self.best().items()}
+        return {"trials": [asdict(trial) for trial in self.trials], "best": best}
 
 
 def tune(
-    loader: TorchDataLoader[Any],
+    loader: DataLoader[Any],
     *,
     seconds: float = 3.0,
     threads: bool = False,
@@ -98,52 +100,49 @@ def tune(
 ) -> TuneReport:
     """Tries numbers of workers and of batches ahead, by how fast batches come when nobody trains with them.
 
-    Settings of the native engine are kept for this machine: Headrace's loader of the same dataset starts with
-    them.
-
     Args:
         loader: torch's or Headrace's; it is left alone, others like it are made.
         seconds: to measure each setting for; see `measure`.
-        threads: whether a dataset that runs as Python is tried on worker threads as well. It must be
-            thread-safe: code that isn't may fail in any way.
+        threads: whether a dataset that runs as Python is tried on worker threads of Headrace as well. It must
+            be thread-safe: code that isn't may fail in any way.
         progress: called with what is tried next, as code.
 
     Raises:
         ConfigError: `loader` isn't a DataLoader, or its dataset is an `IterableDataset`, whose samples more
             workers would repeat.
     """
-    if not isinstance(loader, TorchDataLoader):
+    if not isinstance(loader, DataLoader):
         raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
             f"{type(loader.dataset).__name__} is an IterableDataset: it alone knows how many workers it can"
             " have, as each would give all of its samples again."
         )
-    given, headrace = arguments_of(loader), headrace_loader()
+    given, headrace = like(loader), headrace_loader()
     trials: list[Trial] = []
 
     def attempt(name: str, **arguments: Any) -> float:
         progress(Trial(name, arguments, 0.0, 0.0).code())
-        make: Any = headrace if name == "headrace" else TorchDataLoader
+        make: Any = headrace if name == "headrace" else DataLoader
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
-            made: Any = make(**{**given, **arguments})
-            rate, first = measure(made, seconds)
-        remark = made.workers_text() if name == "headrace" else ""
-        trials.append(Trial(name, arguments, rate, first, remark))
+            rate, first = measure(make(**{**given, **arguments}), seconds)
+        trials.append(Trial(name, arguments, rate, first))
         return rate
 
-    best = _climb_workers(attempt)
+    alone = attempt("torch", num_workers=0)
+    best = best_workers(0, lambda n: attempt("torch", num_workers=n, persistent_workers=True), alone) or 0
     if best > 0:
         attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
-    if headrace is None:
-        return TuneReport(tuple(trials))
-    attempt("headrace")
-    ours: Any = headrace(**given)
-    if ours.plan().runs_python:
-        attempt("headrace", num_workers=best)
-        for count in _thread_counts() if threads else ():
-            attempt("headrace", num_workers=count, worker_kind="thread")
+    if headrace is not None:
+        attempt("headrace")
+        ours: Any = headrace(**given)
+        if ours.explain().startswith(("plan: python", "plan: split")):
+            attempt("headrace", num_workers=best)
+            count = usable_cores()
+            while threads and count <= MOST_THREADS:  # more than cores, as samples may wait
+                attempt("headrace", num_workers=count, worker_kind="thread")
+                count *= 2
     return TuneReport(tuple(trials))
 
 
@@ -151,30 +150,12 @@ def _fastest(trials: list[Trial]) -> Trial:
     return max(trials, key=lambda trial: trial.samples_per_second)
 
 
-def _thread_counts() -> list[int]:
-    """The usable cores, and twice as many again and again: samples may wait."""
-    cores = usable_cores()
-    return [cores] + [cores * 2**k for k in range(1, 7) if cores * 2**k <= MOST_THREADS]
-
-
-def _climb_workers(attempt: Callable[..., float]) -> int:
-    best, best_rate, in_vain = 0, attempt("torch", num_workers=0), 0
-    for workers in worker_counts(max(16, 4 * usable_cores())):
-        rate = attempt("torch", num_workers=workers, persistent_workers=True)
-        in_vain = 0 if rate > GAIN_THAT_COUNTS * best_rate else in_vain + 1
-        if rate > best_rate:
-            best, best_rate = workers, rate
-        if in_vain == TRIES_IN_VAIN and workers >= usable_cores():
-            break
-    return best
-
-
-def arguments_of(loader: TorchDataLoader[Any]) -> dict[str, Any]:
+def like(loader: DataLoader[Any]) -> dict[str, Any]:
     """What makes another loader of the same batches, but for workers and batches ahead."""
-    return {name: value for name, value in subject.arguments_of(loader).items() if name not in ABOUT_WORKERS}
+    return {name: value for name, value in arguments_of(loader).items() if name not in ABOUT_WORKERS}
 
 
-def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]:
+def measure(loader: DataLoader[Any], seconds: float) -> tuple[float, float]:
     """(samples per second, seconds until the first batch).
 
     What is made ahead while the first batch is waited for must not count as made in no time: of a long epoch
@@ -205,32 +186,22 @@ def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]
 class Captured(BaseException):
     """Ends a script at the moment it begins to iterate over the loader that was looked for."""
 
-    def __init__(self, loader: TorchDataLoader[Any]) -> None:
-        super().__init__("a loader was found")
-        self.loader = loader
 
+def capture(run: Callable[[], None], number: int = 1) -> DataLoader[Any] | None:
+    """The loader that is the `number`-th over which `run` iterates, which is ended then, or None if there
+    weren't as many."""
+    seen: list[DataLoader[Any]] = []
 
-def capture(run: Callable[[], None], number: int = 1) -> TorchDataLoader[Any] | None:
-    """The loader that is the `number`-th over which `run` iterates, which is ended then; None: there weren't
-    as many."""
-    seen: list[int] = []
-    classes = [cls for cls in (TorchDataLoader, headrace_loader()) if cls is not None]
-    originals = {cls: cls.__iter__ for cls in classes}
-
-    def watch(loader: TorchDataLoader[Any]) -> Any:
-        if id(loader) not in seen:
-            seen.append(id(loader))
+    def begin(loader: DataLoader[Any], original: Begin) -> Iterator[Any]:
+        if not any(loader is one for one in seen):
+            seen.append(loader)
         if len(seen) == number:
-            raise Captured(loader)
-        return next(originals[cls] for cls in type(loader).__mro__ if cls in originals)(loader)
+            raise Captured
+        return original(loader)
 
-    for cls in classes:
-        cls.__iter__ = watch  # type: ignore[method-assign]
     try:
-        run()
-    except Captured as captured:
-        return captured.loader
-    finally:
-        for cls, original in originals.items():
-            cls.__iter__ = original  # type: ignore[method-assign]
+        with intercepted(begin):
+            run()
+    except Captured:
+        return seen[-1]
     return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace_doctor.doctor.diagnosis import diagnose, next_trial
+from headrace_doctor.doctor.diagnosis import diagnose
 from headrace_doctor.doctor.records import KINDS
 from headrace_doctor.doctor.wording import gain
 from headrace_doctor.errors import DoctorError
@@ -521,36 +521,6 @@ def test_causes_that_a_busy_machine_hides_are_undecided(monkeypatch: pytest.Monk
     assert "other processes used 3.9 of 4 cores" in diagnosis.verdict.sentence
 
 
-def test_the_first_change_that_can_be_applied_is_tried_and_predicted_as_it_was_measured() -> None:
-    observation = made.too_few_workers()
-    settings = {"loader": {"num_workers": 6}}
-    assert next_trial(observation) == (settings, "")
-    first = diagnose(observation).advice[0]
-    assert (first.predicted, first.ideal) == (pytest.approx(2.5, rel=0.05), True)
-    # Both on the same cores take longer than the model says.
-    observation.phases.append(made.phase("actual num_workers=6", 0.02, 0.04, 0.1, settings=settings))
-    assert next_trial(observation) is None
-    first = diagnose(observation).advice[0]
-    assert (first.predicted, first.ideal) == (pytest.approx(100 / 60, rel=0.01), False)
-    assert first.settings == settings
-
-
-def test_a_change_that_brought_nothing_when_it_was_tried_is_not_advised() -> None:
-    observation = made.too_few_workers()
-    settings = {"loader": {"num_workers": 6}}
-    observation.phases.append(made.phase("supply headrace", 0.05, 0, 0.02, settings={"headrace": True}))
-    observation.phases.append(made.phase("actual num_workers=6", 0.06, 0.04, 0.1, settings=settings))
-    diagnosis = diagnose(observation)
-    assert diagnosis.verdict.kind != "workers"
-    assert all(one.settings != settings for one in diagnosis.advice)
-    assert next_trial(observation) == ({"headrace": True}, "")
-
-
-def test_nothing_is_tried_with_a_healthy_script() -> None:
-    assert next_trial(made.healthy()) is None
-    assert next_trial(Observation(["train.py"], 4, 1)) is None
-
-
 def test_the_step_alone_bounds_what_a_stage_brings() -> None:
     # The stage holds 80 % of loading; a fix may speed up the rest as well, as smaller images do.
     observation = made.one_stage("decode", 0.0)
@@ -584,18 +554,6 @@ def test_workers_that_are_started_again_are_found_before_an_epoch_has_ended() ->
     assert diagnose(observation).verdict.kind == "healthy"
 
 
-def test_what_persistent_workers_save_is_predicted_from_the_starts_of_a_trial() -> None:
-    observation = made.startup()
-    settings = {"loader": {"persistent_workers": True}}
-    assert next_trial(observation) == (settings, "")
-    tried = made.phase("actual persistent_workers=True", 0.001, 0.05, 0.06, settings=settings)
-    observation.phases.append(tried)
-    assert diagnose(observation).advice[0].ideal  # it saw no epoch begin
-    tried.startups = [0.1]
-    (first, *_) = diagnose(observation).advice
-    assert (first.predicted, first.ideal) == (pytest.approx(1.01 / 0.61, rel=0.01), False)
-
-
 def test_single_samples_that_take_long_are_not_the_fault_of_the_stage_that_they_are_in() -> None:
     observation = made.straggler()
     observation.phases = [phase for phase in observation.phases if "num_workers" not in phase.name]
@@ -624,50 +582,6 @@ def test_the_parts_of_a_step_are_those_of_the_close_look() -> None:
     assert shares["the backward pass"] == pytest.approx(0.19)
     assert shares["writing checkpoints"] == pytest.approx(0.05)
     assert "spends 76% on count_confusions (train.py:30)" in diagnosis.verdict.sentence
-
-
-def test_a_validation_loop_is_predicted_from_its_loops_in_a_trial() -> None:
-    observation = made.healthy()
-    seconds = observation.phases[0].seconds
-    loop = Loop(
-        "train.py:60", "DataLoader(Val)", {"num_workers": 0}, 2, 40, 1280, 1.5 * seconds, 0.5 * seconds
-    )
-    loop.supplies = {"0": [1.5 * seconds / 1280, 0.0], "4": [0.5 * seconds / 1280, 0.0]}
-    observation.loops = [loop]
-    settings = {"loader": {"num_workers": 4, "persistent_workers": True}}
-    assert next_trial(observation) == (settings, "train.py:60")
-    name = "actual num_workers=4 persistent_workers=True at train.py:60"
-    tried = made.phase(name, 0.0005, 0.1, 0.1, settings=settings, loops=3, loop_seconds=1.2 * seconds)
-    observation.phases.append(tried)
-    (advice,) = diagnose(observation).advice
-    # Two loops of 0.4 instead of 1.0 times the training's seconds.
-    assert (advice.predicted, advice.ideal) == (pytest.approx(3.0 / 1.8, rel=0.01), False)
-
-
-def test_a_trial_on_a_busy_machine_is_reported_but_refutes_nothing() -> None:
-    observation = made.too_few_workers()
-    settings = {"loader": {"num_workers": 6}}
-    observation.phases.append(made.phase("actual num_workers=6", 0.06, 0.04, 0.1, settings=settings))
-    assert diagnose(observation).verdict.kind != "workers"
-    diagnosis = diagnose(busy(observation, 3.0))
-    assert diagnosis.verdict.kind == "workers"
-    # It was no faster, as the cores were taken: what it reaches on a free machine is only bounded.
-    first = diagnosis.advice[0]
-    assert (first.settings, first.ideal) == (settings, True)
-    assert first.predicted == pytest.approx(2.5, rel=0.05)
-    assert next_trial(observation) is None
-
-
-def test_a_change_that_failed_when_it_was_tried_is_not_advised_and_the_next_best_is_tried() -> None:
-    observation = made.too_few_workers()
-    observation.phases.append(made.phase("supply headrace", 0.05, 0, 0.02, settings={"headrace": True}))
-    settings = {"loader": {"num_workers": 6}}
-    assert next_trial(observation) == (settings, "")
-    observation.refused = ["actual num_workers=6"]
-    assert next_trial(observation) == ({"headrace": True}, "")
-    advice = diagnose(observation).advice
-    assert advice
-    assert all(one.settings != settings for one in advice)
 
 
 def test_a_close_look_of_one_sample_suffices() -> None:

@@ -97,7 +97,7 @@ def test_a_bound_holds_where_the_gain_is_not_above_it(
 ) -> None:
     doctor = module(monkeypatch, "doctor")
     monkeypatch.setattr(doctor, "seconds_of", lambda _: 0.5)
-    job = SimpleNamespace(run=lambda quiet: (0, SimpleNamespace(refused=[]), ""))
+    job = SimpleNamespace(run=lambda quiet: (0, SimpleNamespace(refused=False), ""))
     row = {"predicted": predicted, "bound": bound}
     found = doctor.achieved(row, replace(DIAGNOSIS, seconds_per_sample=1.0), job)
     assert found == {"achieved": 2.0, "near": near}

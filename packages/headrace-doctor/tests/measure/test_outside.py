@@ -156,7 +156,7 @@ def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
     told: list[str] = []
     outside = Outside(os.getpid(), tmp_path, told.append)
-    for phase in ("actual", "actual again 1", "", "demand"):
+    for phase in ("actual", "", "actual", "demand"):
         announce_phase(tmp_path, phase)
         seen = len(outside.usage(0.0))
         while len(outside.usage(0.0)) < seen + 3:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from headrace_doctor.measure import sampler as module
+from headrace_doctor.measure.hooks import intercepted
 from headrace_doctor.measure.sampler import (
-    AGAIN,
     Sampler,
     TimedDataset,
     announce_phase,
+    begin_sampled,
     read_counts,
-    sampled,
     state_of,
 )
 from support.timed_datasets import (
@@ -45,6 +45,14 @@ from support.timed_datasets import (
     compute,
     heavy_collate,
 )
+
+
+@contextmanager
+def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Samples this process and the workers of its loaders."""
+    with module.sampled(folder) as announce, intercepted(partial(begin_sampled, folder)):
+        yield announce
+
 
 COMPUTE = f"compute (timed_datasets.py:{compute.__code__.co_firstlineno})"
 
@@ -350,27 +358,3 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
     assert f"code:{COMPUTE}" in counts()["stages"]["other:Prefetch"]
     assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts()["lines"])
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
-
-
-def test_what_was_counted_of_a_phase_before_it_began_again_is_dropped(tmp_path: Path) -> None:
-    def line(pid: int, phase: str, rounds: int) -> str:
-        return f'{{"pid": {pid}, "phase": "{phase}", "rounds": {rounds}}}\n'
-
-    # The first worker ended before the phase began again, the second worked on.
-    (tmp_path / "worker-1.jsonl").write_text(line(1, "actual", 7) + line(1, "warm-up", 3))
-    (tmp_path / "worker-2.jsonl").write_text(line(2, "actual", 7) + line(2, f"actual{AGAIN}1", 2))
-    assert read_counts(tmp_path) == [
-        {"pid": 1, "phase": "warm-up", "rounds": 3},
-        {"pid": 2, "phase": "actual", "rounds": 2},
-    ]
-
-
-def test_a_sampler_counts_again_where_its_phase_begins_again(tmp_path: Path) -> None:
-    with running(tmp_path):
-        for name in ("actual", f"actual{AGAIN}1"):
-            announce_phase(tmp_path, name)
-            time.sleep(0.6)
-    (found,) = (line for line in read_counts(tmp_path) if line["phase"] == "actual")
-    assert found["rounds"] > 0
-    both = [json.loads(text) for path in tmp_path.glob("*.jsonl") for text in path.read_text().splitlines()]
-    assert {line["phase"] for line in both} >= {"actual", f"actual{AGAIN}1"}

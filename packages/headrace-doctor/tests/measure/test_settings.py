@@ -24,7 +24,7 @@ class Rows(Dataset[Any]):
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_another_loader_gives_the_same_batches(settings: dict[str, Any], batch_size: int | None) -> None:
     loader = DataLoader(Rows(), batch_size=batch_size)
-    other = with_settings(loader, settings, headrace.DataLoader)
+    other = with_settings(loader, settings)
     assert isinstance(other, headrace.DataLoader) == bool(settings.get("headrace"))
     for one, same in zip(loader, other, strict=True):
         assert torch.equal(one[0], same[0])
@@ -32,10 +32,10 @@ def test_another_loader_gives_the_same_batches(settings: dict[str, Any], batch_s
 
 def test_what_is_not_changed_is_kept() -> None:
     loader = DataLoader(Rows(), 2, num_workers=1, prefetch_factor=3, persistent_workers=True, drop_last=True)
-    other = with_settings(loader, {"loader": {"num_workers": 2}}, None)
+    other = with_settings(loader, {"loader": {"num_workers": 2}})
     assert (other.num_workers, other.prefetch_factor, other.persistent_workers) == (2, 3, True)
     assert other.drop_last
-    assert "prefetch_factor" not in arguments_of(with_settings(loader, {"loader": {"num_workers": 0}}, None))
+    assert "prefetch_factor" not in arguments_of(with_settings(loader, {"loader": {"num_workers": 0}}))
 
 
 def test_settings_have_names() -> None:

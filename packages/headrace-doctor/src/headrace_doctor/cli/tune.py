@@ -90,15 +90,11 @@ def _print(console: Console, report: TuneReport) -> None:
     for trial in report.trials:
         table.add_row(trial.code(), f"{trial.samples_per_second:,.0f}", f"{trial.first_batch_seconds:.2f} s")
     console.print(table)
-    best = [("torch", report.best("torch"))]
-    if any(trial.loader == "headrace" for trial in report.trials):
-        ours = report.best("headrace")
-        ratio = ours.samples_per_second / max(best[0][1].samples_per_second, 1e-9)
-        best.append((f"Headrace, {ratio:.2f} times as fast", ours))
-    for name, trial in best:
-        console.print(f"\nbest of {name}:\n  {trial.code()}", highlight=False, soft_wrap=True)
-        if trial.remark:
-            console.print(f"  workers: {trial.remark}", highlight=False, soft_wrap=True)
+    best = report.best()
+    for name, trial in best.items():
+        ratio = trial.samples_per_second / max(best["torch"].samples_per_second, 1e-9)
+        title = "torch" if name == "torch" else f"Headrace, {ratio:.2f} times as fast"
+        console.print(f"\nbest of {title}:\n  {trial.code()}", highlight=False, soft_wrap=True)
     advice = report.advice()
     if advice is not None:
         console.print(f"\n{advice}", highlight=False, soft_wrap=True)

@@ -24,7 +24,6 @@ from headrace_doctor.doctor.case import (
 )
 from headrace_doctor.doctor.model import IRREGULAR, part_name
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
-from headrace_doctor.measure.subject import name_of
 from headrace_doctor.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
@@ -45,12 +44,8 @@ def candidates(case: Case) -> list[Candidate]:
     """All changes that would bring anything, or nothing; unordered."""
     found = []
     for made in (candidate for make in MAKERS for candidate in make(case)):
-        one = replace(made, gain=min(made.gain, made.bound or case.limit))
-        tried = case.tried(one.settings, one.where)
-        # A trial on a busy machine refutes nothing: the cores that a change needs are taken.
-        least = one.gain if case.is_busy else min(one.gain, tried or one.gain)
-        refused = name_of(ACTUAL, one.settings, one.where) in case.observation.refused
-        found.append(replace(one, tried=tried, counts=least >= GAIN_THAT_COUNTS and not refused))
+        gain = min(made.gain, made.bound or case.limit)
+        found.append(replace(made, gain=gain, counts=gain >= GAIN_THAT_COUNTS))
     return found
 
 

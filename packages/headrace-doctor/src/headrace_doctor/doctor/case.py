@@ -32,7 +32,6 @@ from headrace_doctor.measure.observed import (
     Observation,
     Phase,
 )
-from headrace_doctor.measure.subject import name_of
 
 TAKEN_CORES = "other processes may have taken the cores: headrace doctor shows how busy they are"
 # Of the step alone, what is taken for what not each batch needs at most.
@@ -131,18 +130,6 @@ class Case:
         """Speed-up that is possible at best, if all but the step proper cost nothing; infinite: not known."""
         return self.actual / self.least if self.least else math.inf
 
-    def tried(self, settings: dict[str, Any], where: str) -> float:
-        """Speed-up that was measured with these settings; 0: it was not."""
-        phase = self.observation.phase(name_of(ACTUAL, settings, where)) if settings else None
-        starts = "persistent_workers" in settings.get("loader", {}) and not where
-        if phase is None or (starts and not phase.startups) or (where and not phase.loops):
-            return 0.0
-        seconds = per_sample(phase)[0] + start_of_epoch(self.loader, phase if phase.startups else self.phase)
-        for loop in self.observation.loops:
-            changed = phase.loop_seconds / phase.loops * loop.loops if loop.where == where else loop.seconds
-            seconds += changed / self.samples
-        return self.actual / max(1e-9, seconds)
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -159,7 +146,6 @@ class Candidate:
         ideal: whether more has to be changed than the settings.
         bound: times as fast as now at best, where the step itself changes, infinite if not known; 0: as of
             `Case.limit`.
-        tried: times as fast as now, as measured; 0: it was not tried.
         counts: whether it brings more than noise would.
     """
 
@@ -174,7 +160,6 @@ class Candidate:
     where: str = ""
     loader: str = ""
     bound: float = 0.0
-    tried: float = 0.0
     counts: bool = False
 
 

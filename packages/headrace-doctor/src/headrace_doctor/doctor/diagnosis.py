@@ -30,7 +30,7 @@ from headrace_doctor.measure.observed import (
 # What a stage would bring if it cost nothing is a bound, and another loader is more than an argument: these
 # must promise more to come first.
 WEIGHT_OF_BOUNDS = 0.7
-RESAMPLINGS, QUICK_RESAMPLINGS = 200, 40
+RESAMPLINGS = 200
 LEAST_STEPS = 8  # of a script that ended by itself, to be judged at all
 LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
@@ -40,7 +40,6 @@ MUCH_FASTER = 1.5  # a gain that no noise explains
 SEED = 7  # of the resampling: the same measurements give the same report
 # Share of resamplings that must agree on a busy machine.
 DECIDED = 0.6
-CLEAR = 0.95  # share of the quick resamplings from which on probes aren't repeated
 MOST_UNDER_LOAD = 0.95  # confidence where the load average is above the number of cores
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
@@ -186,12 +185,6 @@ def first_causes(observation: Observation, times: int) -> Counter[str]:
     return firsts
 
 
-def is_decided(observation: Observation) -> bool:
-    """Whether one cause comes first in nearly all resamplings of what was measured so far."""
-    firsts = first_causes(observation, QUICK_RESAMPLINGS)
-    return max(firsts.values(), default=0) >= CLEAR * QUICK_RESAMPLINGS
-
-
 def most_confidence(case: Case) -> float:
     """What other processes leave of the confidence: they change from second to second, which no resampling
     shows; where more threads want to run than there are cores, it is never complete."""
@@ -306,36 +299,19 @@ def wanted(found: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Cand
     return sorted(some, key=lambda one: (distorts(one), weight(one)), reverse=True)
 
 
-def next_trial(observation: Observation) -> tuple[dict[str, Any], str] | None:
-    """Settings of the first advice that can be applied, and where its loader is used; None: it was tried."""
-    case = case_of(observation)
-    if case is None:
-        return None
-    found = candidates(case)
-    ranked = rank(case, found)
-    # What answers the verdict comes first.
-    order = sorted(wanted(found, ranked), key=lambda one: one.kind not in ("", ranked[0].kind))
-    first = next((one for one in order if one.settings and not one.ideal), None)
-    return None if first is None or first.tried else (first.settings, first.where)
-
-
 def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, by how much: as it was tried, else at most. Of one cause, what was tried
-    comes first.
-
-    A trial that brought nothing, on a busy machine, doesn't tell what the change brings on a free one.
-    """
+    """What would bring something, and by how much at most."""
     helpful = [(one.kind or ranked[0].kind, one) for one in wanted(found, ranked)]
     kinds = list(dict.fromkeys(kind for kind, _ in helpful))
-    helpful.sort(key=lambda each: (kinds.index(each[0]), each[1].tried < GAIN_THAT_COUNTS))
+    helpful.sort(key=lambda each: kinds.index(each[0]))
     about_speed = tuple(
         Advice(
             cause=kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=one.tried if one.tried >= GAIN_THAT_COUNTS else finite(one.bound or case.limit),
+            predicted=finite(one.bound or case.limit),
             settings=one.settings,
-            ideal=one.tried < GAIN_THAT_COUNTS,
+            ideal=True,
             alone=one.gain if one.ideal else 0.0,
             where=one.where,
             loader=one.loader,

@@ -16,7 +16,6 @@ MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), 
 METHOD = {SUPPLY: "the loader alone", DEMAND: "the step alone", ACTUAL: "both together"}
 # What is measured in each phase.
 PHASES = {
-    "warm-up": "the first steps, which are not counted",
     ACTUAL: "the script as it is",
     DEMAND: "the step alone, on repeated batches",
     PARTS: "the parts of the step",

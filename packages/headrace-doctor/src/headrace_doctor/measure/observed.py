@@ -20,8 +20,6 @@ GAIN_THAT_COUNTS = 1.1
 # Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
 # program input-bound from 5 % on.
 STALL_THAT_MATTERS = 0.05
-# Attributes of a phase with one value for each step, or each start of an epoch.
-OF_STEPS = ("waits", "computes", "samples", "startups", "steps_at")
 OBSERVED = "observed.json"
 EXAMINED = "examined"
 
@@ -47,8 +45,6 @@ class Phase:
             actual phase and the supply.
         others: cores that other processes used meanwhile, of those that the script may use.
         load: the machine's load average when the phase ended.
-        loops, loop_seconds: loops over the loader that is tried with other settings, if it isn't the examined
-            one, and the seconds that they took.
     """
 
     name: str
@@ -66,27 +62,6 @@ class Phase:
     worker_memory: list[int] = field(default_factory=list)
     others: float = 0.0
     load: float = 0.0
-    loops: int = 0
-    loop_seconds: float = 0.0
-
-    def extend(self, later: Phase) -> None:
-        """Adds another round of the same phase."""
-        rounds = self.ended - self.began, later.ended - later.began
-        self.others = (self.others * rounds[0] + later.others * rounds[1]) / max(1e-9, sum(rounds))
-        self.load = max(self.load, later.load)
-        self.ended = self.began + sum(rounds)
-        for name in OF_STEPS:
-            getattr(self, name).extend(getattr(later, name))
-        for name in ("cpu_seconds", "worker_cpu_seconds", "epochs_ended"):
-            setattr(self, name, getattr(self, name) + getattr(later, name))
-        self.worker_memory[1:] = later.worker_memory[1:]
-
-    def prepend_to(self, later: Phase) -> None:
-        """Makes a phase that lasts still begin with this one, which ended when it began."""
-        later.began, later.worker_memory = self.began, self.worker_memory
-        later.epochs_ended += self.epochs_ended
-        for name in OF_STEPS:
-            getattr(later, name)[:0] = getattr(self, name)
 
     @property
     def seconds(self) -> float:
@@ -161,6 +136,11 @@ class Loop:
     computes: float = 0.0
     supplies: dict[str, list[float]] = field(default_factory=dict)
 
+    def add(self, later: Loop) -> None:
+        """Adds loops that followed."""
+        for name in ("loops", "batches", "samples", "waits", "computes"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+
     @property
     def seconds(self) -> float:
         """Waiting and computing."""
@@ -212,7 +192,7 @@ class Observation:
         began: the moment that times count from, by `time.perf_counter()`.
         ended: EXAMINED; "script ended": before everything was measured; or the error that ended it.
         notes: what couldn't be measured, and why.
-        refused: names of the actual phases with other settings that failed: "actual num_workers=8".
+        refused: whether the settings that were to be tried could not be applied; the notes say why.
     """
 
     command: list[str]
@@ -229,7 +209,7 @@ class Observation:
     began: float = 0.0
     ended: str = "script ended"
     notes: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: bool = False
 
     def phase(self, name: str) -> Phase | None:
         """The phase of that name that measured anything."""
@@ -240,15 +220,12 @@ class Observation:
         return (phase for phase in self.phases if phase.name.startswith(f"{kind} ") and phase.seconds > 0)
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder, which the parent process reads once this one has ended, or was killed:
-        what was saved before stays until all is written."""
-        new = folder / f"{OBSERVED}.new"
-        new.write_text(json.dumps(asdict(self)))
-        new.replace(folder / OBSERVED)
+        """Writes it into the folder, which the parent process reads once this one has ended."""
+        (folder / OBSERVED).write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> Observation | None:
-        """The observation saved in the folder; None: there is none, or only a part of one."""
+        """The observation saved in the folder, or None if there is none, or only a part of one."""
         try:
             fields = json.loads((folder / OBSERVED).read_text())
         except (FileNotFoundError, ValueError):

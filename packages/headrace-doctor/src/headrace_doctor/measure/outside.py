@@ -11,7 +11,7 @@ from typing import Any
 from headrace_doctor.machine import available_memory, shared_memory
 from headrace_doctor.measure.nvml import gpus
 from headrace_doctor.measure.processes import TreeLook, look, own_memory
-from headrace_doctor.measure.sampler import AGAIN, read_phase
+from headrace_doctor.measure.sampler import read_phase
 
 INTERVAL_SECONDS = 1.0
 # Counting a process's own pages walks all its page tables, some 15 ms of a core: it takes no more than this
@@ -72,7 +72,7 @@ class Outside:
     def _note(self, tree: TreeLook) -> None:
         cpu = sum(process.cpu_seconds for process in tree.processes)
         read = sum(process.read_bytes or 0 for process in tree.processes)
-        phase = read_phase(self._folder).partition(AGAIN)[0]
+        phase = read_phase(self._folder)
         if phase not in ("", self._phase):
             self._phase = phase
             self._progress(phase)

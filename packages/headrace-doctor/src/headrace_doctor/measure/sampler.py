@@ -1,8 +1,8 @@
 """A thread that samples the stacks of the other threads of its process, up to 100 times a second.
 
 It appends what it counted, every few seconds and whenever the phase changes, as a line of JSON to a file: the
-last line of a (pid, phase) holds all of that phase. `read_counts` reads such files. `sampled` installs
-samplers in this process and, through its public parts, in the workers of torch's loaders.
+last line of a (pid, phase) holds all of that phase. `read_counts` reads such files. `sampled` samples this
+process, `begin_sampled` the workers that a loader of torch's starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
@@ -27,12 +27,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from headrace_doctor.measure.hooks import TORCHS, Begin
 from headrace_doctor.measure.observed import PARTS, SUPPLY
 from headrace_doctor.measure.stages import Place, Stage, is_whole, stage_of, walk
+from headrace_doctor.measure.subject import is_headrace
 
 PHASE_FILE = "phase"
-# "actual again 2": the phase began again for the second time, and what was counted of it before is dropped.
-AGAIN = " again "
 # A stack sample costs its process up to a millisecond. There are few while a training step is timed, and
 # hardly any of its workers, whose stages count when the loader is alone; that may be disturbed a little more,
 # and so may the step while its times are not kept.
@@ -142,7 +142,7 @@ class Sampler:
     current: Sampler | None = None  # that of this process
 
     def __init__(self, folder: Path, role: str) -> None:
-        self._phase_file = str(folder / PHASE_FILE)
+        self._folder = folder
         self._path = folder / f"{role}-{os.getpid()}.jsonl"
         self._role = role
         self._phases: dict[str, Counts] = {}
@@ -153,7 +153,7 @@ class Sampler:
 
     def start(self) -> None:
         """Starts the thread. Once."""
-        self._begin(self._read_phase())
+        self._begin(read_phase(self._folder))
         Sampler.current = self
         gc.callbacks.append(self._collected)
         self._thread.start()
@@ -185,13 +185,12 @@ class Sampler:
             due = last + self._interval * (0.5 + jitter.random())
             while (left := due - time.perf_counter()) > 0 and not self._stopping.is_set():
                 time.sleep(min(left, NOTICE_SECONDS))
-                if self._stamp() != self._read:
+                if read_phase(self._folder) != self._counts.phase:
                     break
             now = time.perf_counter()
             with _no_collection():
                 self._look(now - last)
-            last = now
-            phase = self._counts.phase if self._stamp() == self._read else self._read_phase()
+            last, phase = now, read_phase(self._folder)
             if phase != self._counts.phase or now - written > self._write_seconds:
                 ending, written = self._counts, now
                 # First, or what other threads count while the line is written would be lost.
@@ -199,17 +198,6 @@ class Sampler:
                 self._write(ending)
         sys.setswitchinterval(self._switch)
         self._write(self._counts)
-
-    def _read_phase(self) -> str:
-        """The phase announced last; it changes when another file takes the place of this one."""
-        self._read = self._stamp()
-        return read_phase(Path(self._phase_file).parent)
-
-    def _stamp(self) -> tuple[int, int]:
-        with suppress(FileNotFoundError):
-            found = os.stat(self._phase_file)
-            return found.st_ino, found.st_mtime_ns
-        return 0, 0
 
     def _begin(self, phase: str) -> None:
         self._counts = self._phases.setdefault(phase, Counts(phase))
@@ -321,24 +309,15 @@ def read_phase(folder: Path) -> str:
 
 
 def read_counts(folder: Path) -> list[dict[str, Any]]:
-    """The last line of each (pid, phase) in the samplers' files of a folder, as of `Counts.to_json`.
-
-    A line that was cut short, as its writer was killed, is left out; so is what was counted of a phase before
-    it began again.
-    """
-    found: dict[tuple[int, str, int], dict[str, Any]] = {}
-    last: dict[str, int] = {}
-    lines: Iterable[bytes] = (
-        line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n")
-    )
-    for text in lines:
-        with suppress(ValueError):
-            line = json.loads(text)
-            line["phase"], _, restarts = line["phase"].partition(AGAIN)
-            number = int(restarts or 0)
-            found[line["pid"], line["phase"], number] = line
-            last[line["phase"]] = max(number, last.get(line["phase"], 0))
-    return [line for (_, phase, number), line in found.items() if number == last[phase]]
+    """The last line of each (pid, phase) in the samplers' files of a folder, in the format of
+    `Counts.to_json`; a line that was cut short, as its writer was killed, is left out."""
+    last: dict[tuple[int, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for text in path.read_bytes().split(b"\n"):
+            with suppress(ValueError):
+                line = json.loads(text)
+                last[line["pid"], line["phase"]] = line
+    return list(last.values())
 
 
 class TimedDataset:
@@ -396,11 +375,27 @@ def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id:
         init(worker_id)
 
 
+def begin_sampled(folder: Path, loader: DataLoader[Any], original: Begin) -> Iterator[Any]:
+    """iter(loader) with its samples timed, and with a sampler in each worker, however started.
+
+    Headrace's own loader isn't sampled: it counts its stages itself. A class with an ``__iter__`` of its own
+    comes here again, by torch's.
+    """
+    if original is not TORCHS or is_headrace(loader) or issubclass(type(loader.dataset), TimedDataset):
+        return original(loader)
+    dataset, init = loader.dataset, loader.worker_init_fn
+    # The loader refuses other datasets by setattr(); this one yields the same samples.
+    vars(loader)["dataset"] = TimedDataset(dataset)
+    loader.worker_init_fn = functools.partial(sample_worker, folder, init)
+    try:
+        return original(loader)
+    finally:
+        vars(loader)["dataset"], loader.worker_init_fn = dataset, init
+
+
 @contextmanager
 def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Samples this process and the workers that torch's loaders start meanwhile, however started.
-
-    Headrace's own loader isn't hooked: it counts its stages itself.
+    """Samples this process meanwhile.
 
     Args:
         folder: an existing folder; the samplers' files go there.
@@ -410,25 +405,8 @@ def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
     """
     announce_phase(folder, "")
     sampler = Sampler(folder, "main")
-    original = DataLoader.__iter__
-
-    @functools.wraps(original)
-    def begin(loader: DataLoader[Any]) -> Any:
-        if type(loader).__module__.startswith("headrace.") or isinstance(loader.dataset, TimedDataset):
-            return original(loader)
-        dataset, init = loader.dataset, loader.worker_init_fn
-        # The loader refuses other datasets by setattr(); this one yields the same samples.
-        vars(loader)["dataset"] = TimedDataset(dataset)
-        loader.worker_init_fn = functools.partial(sample_worker, folder, init)
-        try:
-            return original(loader)
-        finally:
-            vars(loader)["dataset"], loader.worker_init_fn = dataset, init
-
-    DataLoader.__iter__ = begin  # type: ignore[method-assign]
     sampler.start()
     try:
         yield functools.partial(announce_phase, folder)
     finally:
-        DataLoader.__iter__ = original  # type: ignore[method-assign]
         sampler.stop()

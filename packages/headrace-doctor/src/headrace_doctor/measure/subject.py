@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ from headrace_doctor.measure.observed import LoaderFacts, Loop, Phase
 from headrace_doctor.measure.processes import Times, times
 
 OWN = Path(__file__).parent.parent
+WARM_UP = "warm-up"
+# Numbers of workers are tried upwards until so many in a row brought no more than this factor.
+TRIES_IN_VAIN, FACTOR_THAT_COUNTS = 2, 1.05
 # What torch's DataLoader keeps of its arguments under their names.
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
@@ -44,50 +48,31 @@ class Watched:
         loader: that the script made.
         begin: its own iter().
         facts: what it is, and where it is iterated over, for the first time.
-        settings: that are being tried, as described above.
-        instead: iter() of the loader with these settings; None: the script's own.
+        phase: that lasts, or will begin with its next step.
+        kept: copies of the latest batches of the warm-up.
+        steps: number of steps that the script made with it.
         times: when its phase began.
-        loop: what was spent on it since the actual phase of any loader began, or since it was first used.
-        nested: whether it is iterated over within another loader's step, as for validation.
-        companion: whether it is iterated over in lock-step with another, as in ``zip(labeled, unlabeled)``.
+        loop: what its loops that ended took since the actual phase of any loader began.
+        nested: whether its iteration began within another loader's step, as for validation, or in lock-step
+            with it, as in ``zip(labeled, unlabeled)``.
     """
 
     loader: DataLoader[Any]
     begin: Callable[[], Iterator[Any]]
     facts: LoaderFacts
-    settings: dict[str, Any] = field(default_factory=dict)
-    instead: Callable[[], Iterator[Any]] | None = None
-    phase: Phase = field(default_factory=lambda: Phase("warm-up"))
+    phase: Phase = field(default_factory=lambda: Phase(WARM_UP))
     kept: list[Any] = field(default_factory=list)
     steps: int = 0
     times: Times = field(default_factory=times)
     loop: Loop = field(init=False)
     nested: bool = False
-    companion: bool = False
 
     def __post_init__(self) -> None:
-        self.forget_loops()
+        self.loop = self.new_loop()
 
-    def forget_loops(self) -> None:
-        """Begins again to count what is spent on it."""
-        self.loop = Loop(self.facts.where, self.facts.code, self.facts.arguments)
-
-
-@dataclass
-class Window:
-    """An actual phase up to the end of a loop over another loader, where it begins again.
-
-    Attributes:
-        watched: the loader whose phase it is.
-        phase: what it measured until then.
-        times: wall and processor time when it began.
-        loops: the other loaders, with what was spent on them in it.
-    """
-
-    watched: Watched
-    phase: Phase
-    times: Times
-    loops: list[tuple[Watched, Loop]]
+    def new_loop(self) -> Loop:
+        """A record of its loops in which nothing is counted yet."""
+        return Loop(self.facts.where, self.facts.code, self.facts.arguments)
 
 
 class WatchedIterator(Iterator[Any]):
@@ -177,13 +162,9 @@ def is_headrace(loader: DataLoader[Any]) -> bool:
     return type(loader).__module__.startswith("headrace.")
 
 
-def prefetched(loader: DataLoader[Any], settings: dict[str, Any] | None = None) -> int:
+def prefetched(loader: DataLoader[Any]) -> int:
     """Batches made before they are asked for; for Headrace's loader, where this varies, 4."""
-    changed = (settings or {}).get("loader", {})
-    if (settings or {}).get("headrace") or is_headrace(loader):
-        return 4
-    workers = changed.get("num_workers", loader.num_workers)
-    return int(workers * changed.get("prefetch_factor", loader.prefetch_factor or 2))
+    return 4 if is_headrace(loader) else loader.num_workers * (loader.prefetch_factor or 2)
 
 
 def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
@@ -191,28 +172,31 @@ def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
     if not is_headrace(loader):
         return {}
     stages: Any = loader.stats().stages  # type: ignore[attr-defined]
-    return {stage.name: [stage.samples, stage.seconds, stage.threads] for stage in stages}
+    return {stage.name: [stage.samples, stage.seconds, stage.threads] for stage in stages if stage.samples}
 
 
-def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[float]]:
-    """What was counted in between, of stages that did anything."""
-    found = {}
-    for name, (samples, seconds, threads) in after.items():
-        then = before.get(name, [0.0, 0.0, 0.0])
-        if samples > then[0]:
-            found[name] = [samples - then[0], seconds - then[1], threads]
-    return found
+def best_workers(
+    above: int, rate_of: Callable[[int], float], now: float = 0.0, enough: float = math.inf
+) -> int | None:
+    """The number of workers above `above` that is faster than now, tried upwards; None if none is.
 
-
-def worker_counts(most: int) -> list[int]:
-    """Numbers of workers to try: 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
-    steps = sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(10))})
-    return [count for count in steps if count <= most]
-
-
-def more_workers(count: int) -> list[int]:
-    """Those above `count`, up to four times the cores."""
-    return [more for more in worker_counts(max(8, 4 * usable_cores())) if more > count]
+    Args:
+        above: the present number.
+        rate_of: measures a number of workers; samples per second, 0 if it can't be tried.
+        now: samples per second of the present number.
+        enough: samples per second that need not be exceeded.
+    """
+    best, in_vain = None, 0
+    for count in (1, *(step * 2**power for power in range(12) for step in (2, 3))):  # 1, 2, 3, 4, 6, 8, 12, …
+        if count <= above:
+            continue
+        if count > max(16, 4 * usable_cores()) or in_vain == TRIES_IN_VAIN or now > enough:
+            break
+        rate = rate_of(count)
+        in_vain = 0 if rate > FACTOR_THAT_COUNTS * now else in_vain + 1
+        if rate > now:
+            best, now = count, rate
+    return best
 
 
 def describe(loader: DataLoader[Any], where: str) -> LoaderFacts:
@@ -277,18 +261,11 @@ def is_replaceable(loader: DataLoader[Any]) -> bool:
     return owner is DataLoader or owner.__module__.startswith("headrace.")
 
 
-def with_settings(
-    loader: DataLoader[Any], settings: dict[str, Any], headrace: type[DataLoader[Any]] | None
-) -> DataLoader[Any]:
-    """Another loader of the same batches.
-
-    Args:
-        loader: torch's; it is left alone.
-        settings: what differs; "threads" is ignored.
-        headrace: Headrace's DataLoader; None: settings don't ask for it.
-    """
+def with_settings(loader: DataLoader[Any], settings: dict[str, Any]) -> DataLoader[Any]:
+    """Another loader of the same batches; `settings`: what differs, of which "threads" is ignored."""
     arguments = arguments_of(loader)
-    if settings.get("headrace") and headrace is not None:
+    headrace = headrace_loader() if settings.get("headrace") else None
+    if headrace is not None:
         for name in ("num_workers", "in_order", "worker_init_fn", *OF_WORKERS):
             arguments.pop(name, None)
         return headrace(**arguments)
@@ -317,11 +294,9 @@ def limit_worker(threads: int, init: Callable[[int], object] | None, worker_id: 
         init(worker_id)
 
 
-def name_of(kind: str, settings: dict[str, Any], where: str = "") -> str:
-    """Of a phase with these settings: "supply num_workers=8"; of another loop's loader, " at eval.py:9"."""
+def name_of(kind: str, settings: dict[str, Any]) -> str:
+    """The name of a phase with these settings: "supply num_workers=8"."""
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
-    words += [f"worker_threads={settings['worker_threads']!r}"] if "worker_threads" in settings else []
+    words += [f"{name}={settings[name]!r}" for name in ("worker_threads", "threads") if name in settings]
     words += ["headrace"] if settings.get("headrace") else []
-    words += [f"threads={settings['threads']!r}"] if "threads" in settings else []
-    words += [f"at {where}"] if where else []
-    return f"{kind} {' '.join(words)}" if words else kind
+    return " ".join([kind, *words])

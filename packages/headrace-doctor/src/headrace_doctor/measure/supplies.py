@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from headrace_doctor.machine import affine_cores, usable_cores
 from headrace_doctor.measure.observed import (
     ACTUAL,
     DEMAND,
-    GAIN_THAT_COUNTS,
     LOOP,
     STALL_THAT_MATTERS,
     SUPPLY,
@@ -25,27 +23,23 @@ from headrace_doctor.measure.observed import (
     Phase,
 )
 from headrace_doctor.measure.processes import children_memory, times
-from headrace_doctor.measure.sampler import AGAIN
 from headrace_doctor.measure.subject import (
     Watched,
     batch_samples,
+    best_workers,
+    headrace_loader,
     is_headrace,
-    more_workers,
     name_of,
     own_stages,
     prefetched,
-    stages_between,
     with_settings,
 )
 
 SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
-# Numbers of workers are tried upwards until so many in a row brought less than GAIN_THAT_COUNTS.
-TRIES_IN_VAIN = 2
 # A loader that supplies so many times the demand needs no other settings, unless the step waits all the same.
 AMPLE = 1.5
-# No other loader is measured so long after the examination began, which is to take a minute at most; of what
-# comes before the end of the actual phase, as imports, no more than so much counts.
-LAST_SUPPLY_SECONDS, MOST_BEFORE_SECONDS = 35.0, 25.0
+# No other loader is measured so long after the actual phase: an examination is to take a minute at most.
+LAST_SUPPLY_SECONDS = 25.0
 # Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
 NATIVE_THAT_MATTERS = 0.15
 # Share of the time that waiting for another loader, as of validation, must take to be examined.
@@ -62,46 +56,28 @@ class Recorder:
 
     def __init__(self, observation: Observation, announce: Callable[[str], None]) -> None:
         self.observation = observation
-        self._announce = announce
-        self._announced = ""
-        self._restarts: Counter[str] = Counter()
+        self.announce = announce
         self._began = observation.began = time.perf_counter()
-        self._late = 0.0
 
     def now(self) -> float:
         """Seconds since the examination began."""
         return time.perf_counter() - self._began
 
-    def spent(self) -> float:
-        """The same without what a slow start, or slow steps, took of them: what limits are for."""
-        return self.now() - self._late
-
-    def announce(self, name: str) -> None:
-        """Tells the samplers which phase runs; "": none."""
-        restarts = self._restarts[name]
-        self._announced = name
-        self._announce(f"{name}{AGAIN}{restarts}" if restarts else name)
-
-    def begin(self, watched: Watched, phase: Phase, *, announced: bool = True) -> None:
-        """Begins a phase of a loader; one that lasts already begins again."""
+    def begin(self, watched: Watched, phase: Phase) -> None:
+        """Begins a phase of a loader."""
         synchronise()
-        if announced and phase.name == self._announced:
-            self._restarts[phase.name] += 1
         watched.phase = phase
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
         phase.began = self.now()
         watched.times = times()
-        if announced:
-            self.announce(phase.name)
+        self.announce(phase.name)
 
     def end(self, watched: Watched) -> None:
         """Ends the loader's phase, and adds it to the observation."""
         synchronise()
         phase, spent = watched.phase, times().since(watched.times)
         phase.ended = self.now()
-        if phase.name == ACTUAL:
-            self._late = max(0.0, phase.ended - MOST_BEFORE_SECONDS)
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
@@ -112,11 +88,7 @@ class Recorder:
         self.announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
             self.observation.loader = watched.facts
-        known = next((one for one in self.observation.phases if one.name == phase.name), None)
-        if known is None or phase.name.startswith(LOOP):
-            self.observation.phases.append(phase)
-        else:
-            known.extend(phase)
+        self.observation.phases.append(phase)
 
 
 class Supplies:
@@ -124,34 +96,26 @@ class Supplies:
 
     Args:
         recorder: of the phases.
-        headrace: Headrace's DataLoader, to be measured, too; None: it is not.
         counted: returns what the samplers have counted so far.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        headrace: type[DataLoader[Any]] | None,
-        counted: Callable[[], list[dict[str, Any]]],
-    ) -> None:
+    def __init__(self, recorder: Recorder, counted: Callable[[], list[dict[str, Any]]]) -> None:
         self._recorder = recorder
         self._observation = recorder.observation
-        self._headrace = headrace
         self._counted = counted
 
     def measure(self, watched: Watched, inner: Iterator[Any] | None) -> None:
-        """The loader as it is and, where the step waits for it, with other settings.
+        """The loader as it is and, if the step waits for it, with other settings.
 
         Args:
             watched: the loader.
-            inner: its batches in use; None: from a new iter().
+            inner: its batches in use, or None to begin with a new iter().
         """
-        before = own_stages(watched.loader)
-        self._supply(watched, {}, watched.begin, inner)
-        supply, actual = self._observation.phase(SUPPLY), self._observation.phase(ACTUAL)
-        if self._observation.loader is None or supply is None or actual is None:
+        supply = self._supply(watched, watched.loader, {}, inner)
+        actual = self._observation.phase(ACTUAL)
+        if self._observation.loader is None or actual is None or supply.seconds == 0:
             return
-        self._observation.loader.stages = stages_between(before, own_stages(watched.loader))
+        self._observation.loader.stages = own_stages(watched.loader)
         demand = self._observation.phase(DEMAND) or actual
         wanted = sum(demand.samples) / max(1e-9, sum(demand.computes))
         if supply.samples_per_second < AMPLE * wanted or actual.stall >= STALL_THAT_MATTERS:
@@ -162,7 +126,7 @@ class Supplies:
         it has, and with one per core; they stay from loop to loop."""
         whole = sum(phase.ended - phase.began for phase in self._observation.phases if phase.name == ACTUAL)
         loader = watched.loader
-        iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        iterable = isinstance(loader.dataset, IterableDataset)
         if loop.waits < LOOP_THAT_MATTERS * whole or iterable or is_headrace(loader):
             return
         for workers in sorted({loader.num_workers, usable_cores()}):
@@ -174,63 +138,62 @@ class Supplies:
                 loop.supplies[str(workers)] = [1 / phase.samples_per_second, cpu]
 
     def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
-        # One worker needs no more than to be as fast as none: it works beside the step.
         loader = watched.loader
-        in_vain = 0
-        best = supply.samples_per_second if watched.loader.num_workers else 0.0
-        ours = is_headrace(loader)
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        if isinstance(loader.dataset, IterableDataset):
             self._observation.notes.append(
                 "other loaders weren't tried: of an IterableDataset each worker may give all samples again"
             )
             return
-        if not ours and loader.num_workers:
+        if is_headrace(loader):
+            return
+        if headrace_loader() is not None:
+            self._try(watched, {"headrace": True})
+        if loader.num_workers:
             looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
             if worker_threads(looks) > usable_cores():
                 self._try(watched, {"worker_threads": 1})
-        for workers in () if ours else more_workers(loader.num_workers):
+
+        def rate_of(workers: int) -> float:
             phase = self._try(watched, {"loader": {"num_workers": workers}})
-            rate = phase.samples_per_second if phase else 0.0
-            in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
-            best = max(best, rate)
-            if in_vain == TRIES_IN_VAIN or best > AMPLE * wanted:
-                break
-        if not ours and loader.num_workers and is_uneven(supply):
+            return phase.samples_per_second if phase else 0.0
+
+        # One worker needs no more than to be as fast as none: it works beside the step.
+        now = supply.samples_per_second if loader.num_workers else 0.0
+        best_workers(loader.num_workers, rate_of, now, AMPLE * wanted)
+        if loader.num_workers and is_uneven(supply):
             self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
             if hasattr(loader, "in_order"):
                 self._try(watched, {"loader": {"in_order": False}})
-        if not ours and self._headrace is not None:
-            self._try(watched, {"headrace": True})
 
     def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
-        if self._recorder.spent() > LAST_SUPPLY_SECONDS:
+        actual = self._observation.phase(ACTUAL)
+        if actual is not None and self._recorder.now() > actual.ended + LAST_SUPPLY_SECONDS:
             note = f"{name_of('the loader', settings)} was not tried: the others took too long"
             self._observation.notes += [note] if note not in self._observation.notes else []
             return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
-                other = with_settings(watched.loader, settings, self._headrace)
-                return self._supply(watched, settings, lambda: iter(other), None, kind)
+                return self._supply(watched, with_settings(watched.loader, settings), settings, None, kind)
         except Exception as error:  # a loader of the user's own making may refuse in its own way
-            reason = last_line(error)
+            reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
             self._observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {reason}")
             return None
 
     def _supply(
         self,
         watched: Watched,
+        loader: DataLoader[Any],
         settings: dict[str, Any],
-        begin: Callable[[], Iterator[Any]],
         inner: Iterator[Any] | None,
         kind: str = SUPPLY,
     ) -> Phase:
-        """The loader alone, without the batches that it had prefetched."""
-        phase = Phase(name_of(kind, settings), settings)
-        ahead = prefetched(watched.loader, settings)
+        """A loader alone, without the batches that it had prefetched."""
+        phase, ahead = Phase(name_of(kind, settings), settings), prefetched(loader)
+        begin = watched.begin if loader is watched.loader else lambda: iter(loader)
         started = time.perf_counter()
-        inner, skip = (begin(), ahead + 1) if inner is None else (inner, ahead)
-        batches = endless(phase, begin, inner)
+        skip = ahead if inner is not None else ahead + 1
+        batches = endless(phase, begin, inner if inner is not None else begin())
         for number in range(skip):
             next(batches, None)
             if number == 0 and not phase.startups and settings:
@@ -238,21 +201,20 @@ class Supplies:
             if time.perf_counter() - started > SLOW_SUPPLY_SECONDS:
                 break
         self._recorder.begin(watched, phase)
-        least = max(8, 4 * ahead // 2)  # several rounds of all workers, two batches each
-        while not self._pulled_enough(phase, least):
-            asked = time.perf_counter()
-            before = sum(phase.startups)
+        least = max(8, 2 * ahead)  # several rounds of all workers, two batches each
+        while not self._is_enough(phase, least):
+            asked, before = time.perf_counter(), sum(phase.startups)
             batch = next(batches, None)
             if batch is None:
                 break
             # The start of an epoch isn't part of the rate.
             phase.waits.append(max(0.0, time.perf_counter() - asked - (sum(phase.startups) - before)))
             phase.computes.append(0.0)
-            phase.samples.append(batch_samples(batch, watched.loader.batch_size))
+            phase.samples.append(batch_samples(batch, loader.batch_size))
         self._recorder.end(watched)
         return phase
 
-    def _pulled_enough(self, phase: Phase, least: int) -> bool:
+    def _is_enough(self, phase: Phase, least: int) -> bool:
         seconds, batches = self._recorder.now() - phase.began, len(phase.waits)
         if seconds >= SLOW_SUPPLY_SECONDS:
             return batches >= 2
@@ -285,11 +247,6 @@ def worker_threads(looks: list[dict[str, Any]]) -> int:
     cpu = sum(look["cpu_seconds"] for look in looks)
     native = sum(look["native_cpu_seconds"] for look in looks)
     return sum(1 + look["native_threads"] for look in looks) if native > NATIVE_THAT_MATTERS * cpu else 0
-
-
-def last_line(error: Exception) -> str:
-    """Of its message: what comes after a worker's traceback."""
-    return str(error).strip().rpartition("\n")[2]
 
 
 def synchronise() -> None:

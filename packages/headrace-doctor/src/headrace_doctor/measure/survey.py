@@ -296,7 +296,7 @@ def _together(decode: Callable[[bytes], object], files: Sequence[bytes], cores: 
 
     def work(first: int) -> int:
         done = 0
-        while time.perf_counter() < end:
+        while done == 0 or time.perf_counter() < end:
             decode(files[(first + done) % len(files)])
             done += 1
         return done
