@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     # What records of stores are kept in; what fetches them into it; which datasets do so.
     "cache": BASE,
     "remote": BASE | {"cache"},
-    "sources": BASE | {"cache", "remote"},
+    "sources": BASE | {"cache", "remote", "_native"},
     "transforms": BASE | {"order", "_native", "_torch_compat"},
     # What is planned depends on what the native library decodes.
     "plan": BASE | {"config", "order", "sources", "transforms", "_native", "_torch_compat"},

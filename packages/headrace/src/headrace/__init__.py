@@ -10,6 +10,7 @@ if typing.TYPE_CHECKING:
     from headrace.replacement import install, uninstall
     from headrace.sources.image import ImageDataset
     from headrace.sources.packed import PackedDataset
+    from headrace.sources.sizes import image_sizes
     from headrace.transforms.decode_image import decode_image
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "RemoteError",
     "SampleError",
     "decode_image",
+    "image_sizes",
     "install",
     "pack",
     "uninstall",
@@ -39,6 +41,7 @@ _PLACES = {
     "ImageDataset": "headrace.sources.image",
     "decode_image": "headrace.transforms.decode_image",
     "PackedDataset": "headrace.sources.packed",
+    "image_sizes": "headrace.sources.sizes",
     "install": "headrace.replacement",
     "pack": "headrace.packs.pack",
     "uninstall": "headrace.replacement",

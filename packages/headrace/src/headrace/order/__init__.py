@@ -5,6 +5,8 @@
 >>> loader = headrace.DataLoader(dataset, batch_size=256, sampler=order)  # doctest: +SKIP
 """
 
+from headrace.order.buckets import BucketSampler
+from headrace.order.mixture import MixtureSampler
 from headrace.order.samplers import (
     Endless,
     LocalShuffled,
@@ -16,8 +18,10 @@ from headrace.order.samplers import (
 )
 
 __all__ = [
+    "BucketSampler",
     "Endless",
     "LocalShuffled",
+    "MixtureSampler",
     "Order",
     "RepeatedAugmentation",
     "Sequential",

@@ -1,0 +1,85 @@
+"""Widths and heights of image files, read from their headers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from headrace._files import cache_folder, whole_file
+from headrace._native import ffi
+from headrace.errors import NativeError
+
+# Bytes in which most files have their size; JPEGs with large thumbnails or color profiles have it later.
+PREFIX = 1 << 16
+READERS = 16
+
+
+def image_sizes(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    cache: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> npt.NDArray[np.int32]:
+    """Reads the sizes of image files from their headers, without decoding them.
+
+    Args:
+        paths: of the files, in any format that Pillow opens.
+        cache: whether the sizes are kept on disk, in $XDG_CACHE_HOME/headrace or ~/.cache/headrace, and taken
+            from there if no path, length or time of modification has changed (the default).
+        progress: called with the numbers of files that are done and of all files. None (the default) prints
+            them to standard error if that is a terminal.
+
+    Returns:
+        Width and height of each image in pixels, as they are stored (an EXIF orientation is not applied):
+        int32 [n, 2].
+
+    Raises:
+        OSError: a file can't be read, or isn't an image (`PIL.UnidentifiedImageError`).
+    """
+    names = [os.fspath(path) for path in paths]
+    kept = cache_folder() / f"sizes-{_digest(names)}.npy" if cache else None
+    if kept is not None and kept.is_file():
+        sizes: npt.NDArray[np.int32] = np.load(kept, allow_pickle=False)
+        return sizes
+    report = progress or _print_progress
+    sizes = np.empty((len(names), 2), np.int32)
+    with ThreadPoolExecutor(READERS) as readers:
+        for number, size in enumerate(readers.map(_size, names)):
+            sizes[number] = size
+            report(number + 1, len(names))
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(kept, contended=True) as file:
+            np.save(file, sizes)
+    return sizes
+
+
+def _size(path: str) -> tuple[int, int]:
+    with open(path, "rb") as file:
+        prefix = file.read(PREFIX)
+    try:
+        return ffi.image_size(prefix)
+    except NativeError:
+        with Image.open(path) as image:
+            return image.size
+
+
+def _digest(paths: Sequence[str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        status = os.stat(path)
+        digest.update(f"{Path(path).absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _print_progress(done: int, total: int) -> None:
+    if sys.stderr.isatty() and (done == total or done % 1000 == 0):
+        sys.stderr.write(f"\rimage sizes: {done:,} of {total:,}" + "\n" * (done == total))
