@@ -7,8 +7,6 @@ from pathlib import Path
 
 from headrace.remote.access import Access
 from headrace.remote.client import Answer
-from headrace.remote.reader import Reader
-from support.remote_setting import RETRY
 
 ROOT = "s3://bucket"
 
@@ -19,17 +17,19 @@ class MemoryStore:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
         self.change: Callable[[str, int, bytes], bytes] = lambda name, start, data: data
-        self.requests = 0
+        self.requests = self.nbytes = 0
+        self.latency_seconds = 0.001
 
-    async def get(self, name: str, start: int, stop: int | None) -> Answer:
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> Answer:
         self.requests += 1
         data = self.objects[name]
         sent = self.change(name, start, data[start:stop])
-        return Answer(sent, "etag", len(data), 0.001, 0.001)
+        self.nbytes += len(sent)
+        return Answer(memoryview(sent), "etag", len(data))
 
-    async def head(self, name: str) -> Answer:
+    def head(self, name: str) -> Answer:
         self.requests += 1
-        return Answer(b"", "etag", len(self.objects[name]), 0.001, 0.0)
+        return Answer(memoryview(b""), "etag", len(self.objects[name]))
 
 
 def store_of(folder: Path) -> MemoryStore:
@@ -40,12 +40,11 @@ def store_of(folder: Path) -> MemoryStore:
 
 def access_to(store: MemoryStore, cache: Path, capacity: int = 64 << 20) -> Access:
     """To `store` as if it were s3://bucket."""
-    access = Access(f"{ROOT}/pack", {"retry_config": RETRY}, cache, capacity)
+    access = Access(f"{ROOT}/pack", {}, cache, capacity)
     lead_to(store, access)
     return access
 
 
 def lead_to(store: MemoryStore, access: Access) -> None:
     """In place of obstore."""
-    access.records()._readers[ROOT] = reader = Reader(ROOT, access.options)
-    reader._client = store  # type: ignore[assignment]
+    access.records()._readers[ROOT] = store  # type: ignore[assignment]

@@ -226,10 +226,9 @@ class RemoteStats:
 
     Attributes:
         bytes_fetched: number of bytes that successful requests returned, gaps between records included.
-        requests: number of requests sent, retries included.
-        retries: number of retries.
-        concurrency: number of requests that may be in flight now; 0 before the first request.
-        latency_seconds: running mean of the time from a request to its first byte, in seconds.
+        requests: number of requests that succeeded.
+        latency_seconds: running mean of the time from a request to its first byte, retries included, in
+            seconds.
         cache_hits, cache_misses: numbers of requested records that the cache held, and didn't hold.
         cache_evictions: number of records removed to make room.
         cache_bytes, cache_capacity: bytes that the cache holds for all processes of the node, and the limit.
@@ -237,8 +236,6 @@ class RemoteStats:
 
     bytes_fetched: int
     requests: int
-    retries: int
-    concurrency: int
     latency_seconds: float
     cache_hits: int
     cache_misses: int
@@ -249,9 +246,9 @@ class RemoteStats:
     def __str__(self) -> str:
         """Two lines."""
         return (
-            f"remote: {self.bytes_fetched / 1e6:,.1f} MB by {self.requests:,} requests, {self.retries:,} of"
-            f" them tried again; {self.concurrency} at a time, {1e3 * self.latency_seconds:,.1f} ms to the"
-            f" first byte\ncache: {self.cache_hits:,} hits, {self.cache_misses:,} misses,"
+            f"remote: {self.bytes_fetched / 1e6:,.1f} MB by {self.requests:,} requests,"
+            f" {1e3 * self.latency_seconds:,.1f} ms to the first byte\n"
+            f"cache: {self.cache_hits:,} hits, {self.cache_misses:,} misses,"
             f" {self.cache_evictions:,} evicted; {self.cache_bytes / 1e6:,.0f} of"
             f" {self.cache_capacity / 1e6:,.0f} MB"
         )

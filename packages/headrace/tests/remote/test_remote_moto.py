@@ -75,10 +75,10 @@ def test_an_epoch_equals_the_local_one(open_pack: Any, pack: Path) -> None:
         assert torch.equal(labels, targets)
     stats = loaders[0].stats().remote
     assert stats is not None
-    assert (stats.cache_misses, stats.retries) == (COUNT, 0)
+    assert (stats.cache_misses, stats.cache_hits) == (COUNT, 0)
 
 
-REFUSED = r"s3://bucket/pack/index\.arrow can't be read after 1 try: .*40[03] .*{}.*storage_options"
+REFUSED = r"s3://bucket/pack/index\.arrow can't be read: .*40[03] .*{}.*storage_options"
 
 
 def test_kinds_of_wrong_credentials_are_distinguished(open_pack: Any, moto: Moto) -> None:
@@ -110,7 +110,7 @@ def test_credentials_that_are_withdrawn_in_an_epoch_end_it_once_and_can_be_given
     dataset = open_pack()
     moto.check_after(3)
     loader = headrace.DataLoader(dataset, batch_size=1)
-    with pytest.raises(SampleError, match=r"s3://bucket/pack/shard-.*after 1 try: .*403 Forbidden") as caught:
+    with pytest.raises(SampleError, match=r"s3://bucket/pack/shard-.*.*403 Forbidden") as caught:
         list(loader)
     assert "InvalidAccessKeyId" in str(caught.value)
     moto.check_after(UNCHECKED)
@@ -124,7 +124,7 @@ def test_what_isnt_there_is_named(open_pack: Any, moto: Moto, pack: Path) -> Non
         open_pack("s3://bucket/nothing")
     moto.put("bucket/half/index.arrow", (pack / "index.arrow").read_bytes())
     dataset = open_pack("s3://bucket/half")
-    with pytest.raises(RemoteError, match=r"s3://bucket/half/shard-000000\.tar .* 1 try.* 404 .*NoSuchKey"):
+    with pytest.raises(RemoteError, match=r"s3://bucket/half/shard-000000\.tar .* 404 .*NoSuchKey"):
         dataset[0]
 
 
@@ -138,7 +138,7 @@ def test_a_shard_that_was_cut_is_reported_at_once(
     begin = int(dataset.source.extents.begins[last])
     moto.upload(cut, "bucket/cut")
     for size, words in (
-        (begin, "416 .*InvalidRange.*Upload it again"),
+        (begin, "416 .*InvalidRange"),
         (begin + 10, "10 bytes|can't be read"),
     ):
         moto.put("bucket/cut/shard-000000.tar", (pack / "shard-000000.tar").read_bytes()[:size])
@@ -166,5 +166,5 @@ def test_an_object_in_an_archive_is_reported(open_pack: Any, moto: Moto, pack: P
     fields = {"x-amz-storage-class": "GLACIER"}
     moto.put("bucket/frozen/index.arrow", (pack / "index.arrow").read_bytes())
     moto.put("bucket/frozen/shard-000000.tar", (pack / "shard-000000.tar").read_bytes(), **fields)
-    with pytest.raises(RemoteError, match=r"403 .*InvalidObjectState.*archive"):
+    with pytest.raises(RemoteError, match=r"403 .*InvalidObjectState"):
         open_pack("s3://bucket/frozen")[0]

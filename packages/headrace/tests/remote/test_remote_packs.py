@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -54,7 +55,6 @@ def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
     assert len(proxy.requests) == asked
     stats = loaders[0].stats().remote
     assert stats is not None
-    assert stats.retries == 0
     assert stats.requests == asked
     assert (stats.cache_misses, stats.cache_hits) == (COUNT, COUNT)
     assert stats.cache_evictions == 0
@@ -62,7 +62,6 @@ def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
     text = loaders[0].explain()
     assert "s3://bucket/pack" in text
     assert proxy.url in text
-    assert "requests at a time" in text
     said = _figures(loaders[0])["remote"]
     assert (said["cache_misses"], said["cache_hits"], said["requests"]) == (COUNT, COUNT, asked)
 
@@ -157,29 +156,31 @@ def test_python_steps_in_worker_processes(remote: Make, local: headrace.PackedDa
     assert same(*loaders) == COUNT
 
 
-def test_workers_of_torch_that_are_forked(remote: Make, local: headrace.PackedDataset) -> None:
+def test_workers_of_torch(remote: Make, local: headrace.PackedDataset) -> None:
     transform = Compose([Resize((16, 16)), ToTensor()])
-    ours = TorchLoader(remote(transform), 8, num_workers=2, multiprocessing_context="fork")
+    ours = TorchLoader(remote(transform), 8, num_workers=2, multiprocessing_context="forkserver")
     assert same(ours, TorchLoader(headrace.PackedDataset(local.root, transform), 8)) == COUNT
 
 
-def test_an_iterator_continues_in_a_forked_child(remote: Make, local: headrace.PackedDataset) -> None:
-    import os
-
-    loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=2) for d in (remote(), local)]
-    batches = iter(loaders[0])
-    expected = list(loaders[1])
-    assert torch.equal(next(batches)[0], expected[0][0])
+def test_a_process_that_is_forked_after_stores_were_used_is_refused(remote: Make, proxy: Proxy) -> None:
+    """What is there already it may read no more either: that depends on chance."""
+    dataset = remote(Compose([Resize((16, 16)), ToTensor()]))
+    with pytest.raises(headrace.ConfigError, match=r"forked after they were used.*'forkserver'"):
+        list(TorchLoader(dataset, 8, num_workers=2, multiprocessing_context="fork"))
+    loader = headrace.DataLoader(dataset, batch_size=6)
+    batches = iter(loader)
+    next(batches)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            rest = list(batches)
-            code = 0 if all(torch.equal(a[0], b[0]) for a, b in zip(rest, expected[1:], strict=True)) else 2
+            list(batches)
+        except headrace.ConfigError:
+            code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(next(batches)[0], expected[1][0])
+    assert sum(len(labels) for _, labels in batches) == COUNT - 6
 
 
 def test_endpoint_and_credentials_of_the_environment(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -77,43 +75,6 @@ def test_a_record_that_stays_damaged_costs_no_other(store: MemoryStore, tmp_path
     lease.release()
 
 
-def test_a_record_that_waits_for_room_counts_as_one_miss(store: MemoryStore, tmp_path: Path) -> None:
-    blocked, arrived = threading.Event(), threading.Event()
-
-    def change(name: str, start: int, data: bytes) -> bytes:
-        arrived.set()
-        return data if blocked.wait(LONG) else b""
-
-    get = store.get
-
-    async def slowly(*given: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(None, asyncio.run, get(*given))
-
-    store.get = slowly  # type: ignore[assignment]
-    store.change = change
-    records = access_to(store, tmp_path, 4 * SIZE).records()
-    asked = 0
-    claim = records._cache.claim
-
-    def counted(*given: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return claim(*given)
-
-    records._cache.claim = counted  # type: ignore[assignment]
-    first = begin(records, 0, 1, 2, 3)
-    until(arrived.is_set)
-    second = begin(records, 10, 11, 12, 13)
-    until(lambda: asked > 6)
-    blocked.set()
-    first.arrived().release()
-    second.arrived().release()
-    stats = records.stats()
-    assert (stats.cache_hits, stats.cache_misses) == (0, 8)
-    begin(records, 10).arrived().release()
-    assert records.stats().cache_hits + records.stats().cache_misses == 9
-
-
 def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None:
     pictures = image_folder(tmp_path / "pictures", 2, side=40)
     empty = MemoryStore({"full.jpg": next(pictures.rglob("*.jpg")).read_bytes(), "empty.jpg": b""})
@@ -131,27 +92,16 @@ def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None
 def test_sizes_and_versions_of_single_objects_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.remote.records.MOST_FOUND", 3)
+    monkeypatch.setattr("headrace.remote.records.MOST_REMEMBERED", 3)
     store = MemoryStore({f"{n}.jpg": data_of(n) for n in range(8)})
     records = access_to(store, tmp_path).records()
     objects = [Wanted(f"{ROOT}/{n}.jpg", 0, None, None) for n in range(8)]
     for number, each in enumerate(objects):
         assert records.read(each) == data_of(number)
-    assert len(records._found) == 3
+    assert len(records._remembered) == 3
     before = store.requests
     assert [records.read(objects[n]) for n in (7, 0)] == [data_of(7), data_of(0)]
     assert store.requests == before + 1  # the size of 0; both are in the cache
-
-
-def test_a_lease_that_failed_as_a_whole_is_released() -> None:
-    lease = Lease([], urgent=False)
-    ended: list[Any] = []
-    lease.end = ended.append
-    lease.error = OSError("no cache")
-    lease.finished()
-    with pytest.raises(OSError, match="no cache"):
-        lease.arrived()
-    assert ended == [lease]
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_unreadable_files_are_named(
 ) -> None:
     image_folder(bucket / "images", 6)
     proxy.behave = lambda request: "503" if request.path.endswith("00004.jpg") else ""
-    with pytest.raises(PackError, match=r"s3://.*00004\.jpg can't be read after 6 tries"):
+    with pytest.raises(PackError, match=r"s3://.*00004\.jpg can't be read: .*503"):
         packed("s3://bucket/images", tmp_path / "made", options)
 
 
@@ -224,7 +224,7 @@ def test_a_forked_process_is_refused_to_write(bucket: Path, patient: dict[str, A
     results = forking.Queue()
     process = forking.Process(target=child, args=(results,))
     process.start()
-    assert "forked after stores were used" in results.get(timeout=60)
+    assert "forked after they were used" in results.get(timeout=60)
     process.join(60)
     assert process.exitcode == 0
 

@@ -230,7 +230,7 @@ class NativeEngine:
         if lease is None or lease.pid != os.getpid():
             source = self.plan.source
             assert isinstance(source, RemoteSamples)
-            lease = source.begin(order, urgent=True)
+            lease = source.begin(order)
         return lease.arrived()
 
     # A caller in inference mode now may train with a batch that was started in it.

@@ -21,8 +21,10 @@ from headrace.records import Extents
 from headrace.remote.lease import WAIT_SLICE, Lease
 from headrace.sources.remote import RemoteSamples
 
-# Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller.
+# Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller; what the
+# cache doesn't keep is held in memory, in a descriptor for each batch.
 AHEAD_BYTES = 512 << 20
+AHEAD_BATCHES = 128
 CACHE_SHARE = 0.25
 
 
@@ -77,7 +79,7 @@ class Prefetcher(Iterator[IndexBatch]):
         if self._queue and self._queue[0].lease is not None and self._queue[0].lease.pid != os.getpid():
             # In a forked child, where nobody fetches what the parent has started to.
             self._queue = deque(self._leased(IndexBatch(b.indices, b.occurrences)) for b in self._queue)
-        while self._batches is not None and (not self._queue or self._held() < self._most):
+        while self._batches is not None and self._may_fetch():
             try:
                 batch = next(self._batches)
             except StopIteration:
@@ -93,8 +95,9 @@ class Prefetcher(Iterator[IndexBatch]):
             if lease is not None:
                 lease.release()
 
-    def _held(self) -> int:
-        return sum(batch.lease.nbytes for batch in self._queue if batch.lease is not None)
+    def _may_fetch(self) -> bool:
+        nbytes = sum(batch.lease.nbytes for batch in self._queue if batch.lease is not None)
+        return not self._queue or (nbytes < self._most and len(self._queue) < AHEAD_BATCHES)
 
     def _arrived(self, seconds: float) -> bool:
         lease = self._queue[0].lease
@@ -124,10 +127,9 @@ def leased_source(plan: NativeSegment, order: npt.NDArray[np.int64], lease: Leas
     paths, offsets = lease.files()
     # As long as the dataset, but only the pages of these samples are ever touched.
     n = len(plan.source)
-    shards, sizes = np.empty(n, np.uint32), np.empty(n, np.uint64)
-    begins = np.zeros(n, np.uint64)
+    shards, begins, sizes = np.empty(n, np.uint32), np.empty(n, np.uint64), np.empty(n, np.uint64)
     shards[order] = np.arange(len(order), dtype=np.uint32)
-    sizes[order] = lease.sizes()
+    begins[order], sizes[order] = lease.begins, lease.sizes()
     return ffi.Source.of_extents(paths, offsets, Extents(shards, begins, sizes), plan.entries)
 
 
@@ -147,7 +149,7 @@ class HeldSamples:
         self._at = {sample: i for i, sample in enumerate(order.tolist())}
 
     def __enter__(self) -> HeldSamples:
-        self._lease = self._source.begin(self._order, urgent=True).arrived()
+        self._lease = self._source.begin(self._order).arrived()
         self._native = leased_source(self._plan, self._order, self._lease)
         return self
 

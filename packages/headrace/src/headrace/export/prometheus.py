@@ -40,8 +40,7 @@ COUNTERS: tuple[Scalar, ...] = (
     ("startup_seconds", "From the beginnings of epochs to their first batches.", lambda s: s.startup_seconds),
     ("stale_entries", "Samples whose file has changed since headrace index.", lambda s: s.stale_entries),
     ("remote_fetched_bytes", "Bytes that requests to stores brought.", _remote("bytes_fetched")),
-    ("remote_requests", "Requests to stores, further tries included.", _remote("requests")),
-    ("remote_retries", "Requests to stores that were further tries.", _remote("retries")),
+    ("remote_requests", "Requests to stores that succeeded.", _remote("requests")),
     ("cache_hits", "Records that the node's cache held when they were asked for.", _remote("cache_hits")),
     ("cache_misses", "Records that the node's cache didn't hold.", _remote("cache_misses")),
     ("cache_evictions", "Records that were removed from the cache to make room.", _remote("cache_evictions")),
@@ -52,7 +51,6 @@ GAUGES: tuple[Scalar, ...] = (
     ("in_flight_batches", "Batches being made, or waiting to be received.", lambda s: s.in_flight),
     ("decode_threads", "Native decode threads that run.", lambda s: s.decode_threads),
     ("read_threads", "Native read threads that run.", lambda s: s.read_threads),
-    ("remote_concurrent_requests", "Requests to stores that may be under way.", _remote("concurrency")),
     (
         "remote_latency_seconds",
         "From a request to a store to its first byte: a running mean.",

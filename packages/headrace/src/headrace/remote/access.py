@@ -16,7 +16,6 @@ from typing import Any
 from headrace._files import cache_folder, whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.remote.client import check_options, endpoint_of
-from headrace.remote.failures import Retry
 from headrace.remote.records import Records
 
 # The share of the free disk for records by default.
@@ -47,7 +46,6 @@ class Access:
     ) -> None:
         self.url = url
         self.options = check_options(url, options)
-        Retry.from_options(self.options.get("retry_config"))
         self.folder = Path(folder) if folder is not None else cache_folder()
         if capacity is not None and (not isinstance(capacity, int) or capacity <= 0):
             raise ConfigError(f"cache_bytes ({capacity!r}) must be a number of bytes, 1 or more.")
@@ -110,7 +108,7 @@ class Access:
         stats = self.records().stats()
         return (
             f"{self.url}{at}; cache {self.folder}, {stats.cache_bytes / 1e9:,.1f} of"
-            f" {stats.cache_capacity / 1e9:,.1f} GB; {stats.concurrency or 'no'} requests at a time so far"
+            f" {stats.cache_capacity / 1e9:,.1f} GB"
         )
 
     def __getstate__(self) -> dict[str, Any]:

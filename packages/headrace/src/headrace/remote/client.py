@@ -1,17 +1,17 @@
-"""obstore, as the rest uses it: URLs, options, and two kinds of request to one store."""
+"""obstore, as the rest uses it: URLs, options, and reading from one store."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from headrace.errors import ConfigError
-from headrace.remote.failures import Failure
-from headrace.remote.loop import loop
+from headrace.errors import ConfigError, RemoteError
+from headrace.remote.failures import explained
 
 # Of obstore's schemes, those whose store is named by the URL alone.
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
@@ -44,127 +44,136 @@ def store_and_name(url: str) -> tuple[str, str]:
 
 
 # Of `storage_options`, what isn't a store's own setting.
-CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider"
+CLIENT, PROVIDER = "client_options", "credential_provider"
 
 # A request that takes longer, or receives nothing for so long, is retried; a range is a few megabytes, and
 # may share a slow line with many others.
 TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
 
 
-# obstore's messages where the answer is the whole object: of S3 and compatible stores, and of plain HTTP.
-NO_RANGE = ("non-partial response", "Range request not supported")
-# The size of an object, as a multiple of the requested part, up to which receiving all of it is accepted.
-MOST_WASTE = 2
-
-
-class StoreError(Exception):
-    """What a store's library raised in another process, or would.
-
-    Attributes:
-        kind: the name of its class.
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
 class Answer(NamedTuple):
-    """What a request brought.
+    """The answer to a request.
 
     Attributes:
         data: the bytes.
-        etag: the object's ETag; None: the store gives none.
+        etag: the object's ETag, or None if the store gives none.
         size: the size of the whole object, in bytes.
-        latency, body: the seconds until the first byte, and from there to the last.
     """
 
-    data: Any
+    data: memoryview
     etag: str | None
     size: int
-    latency: float
-    body: float
 
     @property
     def version(self) -> str:
-        """Of the object: its ETag, or its size where it has none."""
+        """The version of the object: its ETag, or its size if it has none."""
         return self.etag or str(self.size)
 
 
-class ObstoreClient:
-    """Reads from one store through obstore, in this process. Raises what obstore raises.
+class Reader:
+    """Reads from one store, in any thread.
 
     Args:
         root: URL of the store.
         options: see `headrace.PackedDataset`.
+
+    Attributes:
+        requests: the number of requests that succeeded.
+        nbytes: the number of bytes that they brought.
+        latency_seconds: the running mean of the seconds from a request to its first byte, retries included.
 
     Raises:
         ConfigError: obstore isn't installed, or refuses the options.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self._root = root.rstrip("/")
         self._store = open_store(root, store_arguments(root, options))
-        loop().last = _await_answer
+        self._lock = threading.Lock()
+        self.requests = self.nbytes = 0
+        self.latency_seconds = 0.0
 
-    async def get(self, name: str, start: int, stop: int | None) -> Answer:
-        """Bytes `start` to `stop` - 1 of an object; None: all of it."""
-        started = time.perf_counter()
-        options = {} if stop is None else {"range": (start, stop)}
-        try:
-            result = await self._store.get_async(name, options=options)
-        except Exception as error:
-            if stop is None or not any(words in str(error) for words in NO_RANGE):
-                raise
-            return await self._part_of_all(name, start, stop)
-        first = time.perf_counter()
-        data = await result.bytes_async()
-        meta = result.meta
-        return Answer(data, meta["e_tag"], meta["size"], first - started, time.perf_counter() - first)
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> Answer:
+        """Bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
 
-    async def _part_of_all(self, name: str, start: int, stop: int) -> Answer:
-        """From a store that answers with the whole object: some do where the range is all of it."""
-        started = time.perf_counter()
-        result = await self._store.get_async(name)
-        meta, first = result.meta, time.perf_counter()
-        if meta["size"] > MOST_WASTE * (stop - start):
-            text = (
-                "the server ignores ranges: it sends the whole object where a part is requested. Serve it by"
-                " one that answers them (RFC 9110, 14.2)"
-            )
-            raise StoreError("NotSupportedError", text)
-        data = memoryview(await result.bytes_async())[start:stop]
-        return Answer(data, meta["e_tag"], meta["size"], first - started, time.perf_counter() - first)
+        Raises:
+            RemoteError: it couldn't be read; names URL, range and cause.
+        """
+        import obstore
 
-    async def head(self, name: str) -> Answer:
-        """Nothing of an object but its size and ETag."""
+        url = f"{self._root}/{name}"
+        what = url if stop is None else f"bytes {start:,} to {stop - 1:,} of {url}"
         started = time.perf_counter()
         try:
-            meta = await self._store.head_async(name)
+            result = obstore.get(self._store, name, options={} if stop is None else {"range": (start, stop)})
+            latency = time.perf_counter() - started
+            data = memoryview(result.bytes())
+        except Exception as error:  # obstore's own errors have no common builtin
+            raise RemoteError(f"{what} can't be read: {explained(error)}") from error
+        size = result.meta["size"]
+        expected = (size if stop is None else stop) - start
+        if len(data) != expected:
+            raise RemoteError(f"{what} can't be read: {len(data):,} bytes came in place of {expected:,}")
+        self._note(latency, len(data))
+        return Answer(data, result.meta["e_tag"], size)
+
+    def head(self, name: str) -> Answer:
+        """Size and ETag of an object. Raises RemoteError."""
+        import obstore
+
+        started = time.perf_counter()
+        try:
+            meta = obstore.head(self._store, name)
         except Exception as error:
-            if Failure.of(error).final:
-                # The answer to HEAD has no body, which would hold the reason (RFC 9110, 9.3.2).
-                await self._store.get_async(name, options={"range": (0, 1)})
-            raise
-        return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - started, 0.0)
+            # The answer to HEAD has no body, which would hold the reason (RFC 9110, 9.3.2).
+            self.get(name, 0, 1)
+            raise RemoteError(
+                f"size and ETag of {self._root}/{name} can't be read: {explained(error)}"
+            ) from error
+        self._note(time.perf_counter() - started, 0)
+        return Answer(memoryview(b""), meta["e_tag"], meta["size"])
+
+    def _note(self, latency: float, nbytes: int) -> None:
+        with self._lock:
+            self.requests += 1
+            self.nbytes += nbytes
+            self.latency_seconds += (latency - self.latency_seconds) / min(self.requests, 10)
 
 
-async def _await_answer() -> None:
-    """Waits for obstore's answer to a request that comes after all others. A thread has no name before it
-    runs, so that on a busy machine `await_store_threads` might not find those that obstore has just started,
-    and that are about to take up the other requests."""
-    from obstore.store import MemoryStore
+# Whether this process used obstore, and whether it was forked from one that did.
+_used = _forked = False
 
-    await MemoryStore().put_async("last", b"")
+
+def check_process() -> None:
+    """Raises ConfigError in a process that was forked after stores were used: obstore's threads don't exist
+    in it."""
+    if _forked:
+        raise ConfigError(
+            "Stores can't be used by a process that was forked after they were used: the threads of the"
+            " store's library don't exist in it. Start it by multiprocessing_context='forkserver' or 'spawn'"
+            " (the DataLoader's argument)."
+        )
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or _used
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def open_store(root: str, arguments: Mapping[str, Any]) -> Any:
     """obstore's store at `root`. Raises ConfigError."""
+    global _used
+    check_process()
     try:
         from obstore.store import from_url
     except ImportError as error:
         raise ConfigError(
             f"{root}: reading from stores needs obstore: pip install 'headrace[remote]'."
         ) from error
+    _used = True
     try:
         return from_url(root, **arguments)
     except Exception as error:  # obstore's own errors have no common builtin
@@ -173,17 +182,12 @@ def open_store(root: str, arguments: Mapping[str, Any]) -> Any:
 
 def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of obstore's `from_url`: the user's, and what they leave open."""
-    arguments = {key: value for key, value in options.items() if key != RETRY}
+    arguments = dict(options)
     client = {**TIMEOUTS, **(arguments.get(CLIENT) or {})}
     # An http:// endpoint was chosen deliberately.
     if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
         client.setdefault("allow_http", True)
     arguments[CLIENT] = client
-    # `headrace.remote.reader` retries. obstore 0.12 would retry 408, 429, 5xx and bodies that are cut short,
-    # but not what S3 refuses for the moment with 400, or ranges other than requested; a retry that waits
-    # would keep its place among the requests in flight; and obstore neither counts its retries (they are in
-    # `RemoteStats`) nor shows the answers after which `Limit` halves.
-    arguments[RETRY] = {"max_retries": 0}
     if PROVIDER not in arguments and root.startswith(("s3://", "s3a://")):
         provider = _profile(arguments)
         if provider is not None:
@@ -192,7 +196,7 @@ def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def endpoint_of(root: str, options: Mapping[str, Any]) -> str | None:
-    """The store's endpoint by the options, or by the environment; None: its URL names it."""
+    """The store's endpoint by the options or the environment, or None if its URL names it."""
     for key, value in options.items():
         if key.lower().removeprefix("aws_").removeprefix("azure_") in ("endpoint", "endpoint_url"):
             return str(value)
@@ -203,7 +207,7 @@ def endpoint_of(root: str, options: Mapping[str, Any]) -> str | None:
 
 
 def check_options(path: Any, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`options` as a dict of their own. Raises ConfigError where they are given for a local path."""
+    """A copy of `options`. Raises ConfigError if they are given for a local path."""
     if options and not is_url(path):
         raise ConfigError(f"storage_options are for URLs, and {path!r} isn't one.")
     return dict(options or {})

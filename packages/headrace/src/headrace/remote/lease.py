@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.cache import Record
 from headrace.errors import RemoteError
 
 # Between a sample's image and the next one's lie the headers of tar and a label: never worth a request.
 LEAST_GAP = 4096
-# Of what a range brings, the part that may be dropped, as a fraction of 1 / WASTE.
-WASTE = 16
+# Bytes between two records that are read and dropped: at most so many, and this part of what a range brings.
+MOST_GAP, WASTE = 256 << 10, 16
+# A range is as long as this at most, but for a record that is longer: several are under way at a time.
+MOST_BYTES = 4 << 20
 
-
-@dataclass(frozen=True)
-class Range:
-    """Bytes `start` to `stop` - 1 of the object `name`; `parts` are the positions of the reads in them."""
-
-    name: str
-    start: int
-    stop: int
-    parts: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of it."""
-        return self.stop - self.start
-
-
-def coalesce(reads: Sequence[tuple[str, int, int]], gap: int, most: int) -> list[Range]:
-    """`reads`, (name, start, size) each, as ranges: a read joins the one before it where few bytes lie
-    between (`gap` at most, and few compared with those that are wanted; LEAST_GAP always) and the whole stays
-    within `most` bytes. In order of the first read that each one serves.
-    """
-    ranges: list[Range] = []
-    by_place = sorted(range(len(reads)), key=lambda i: reads[i])
-    for i in by_place:
-        name, start, size = reads[i]
-        last = ranges[-1] if ranges else None
-        if (
-            last is not None
-            and last.name == name
-            and start - last.stop <= max(LEAST_GAP, min(gap, (last.nbytes + size) // WASTE))
-            and max(last.stop, start + size) - last.start <= most
-        ):
-            ranges[-1] = Range(name, last.start, max(last.stop, start + size), (*last.parts, i))
-        else:
-            ranges.append(Range(name, start, start + size, (i,)))
-    return sorted(ranges, key=lambda each: min(each.parts))
-
-
-if TYPE_CHECKING:
-    from headrace.cache import Record
-
-# Where the files are that `os.memfd_create` gives: other code opens them by path.
+# Where the file is that `os.memfd_create` gives: other code opens it by path.
 MEMORY = "/proc/self/fd/"
 # Assumed bytes of an image until its size is known.
 GUESS = 256 << 10
@@ -76,8 +36,8 @@ class Wanted:
     Attributes:
         url: the URL of the object.
         start, size: the place of the bytes in the object; size None: the whole object, however long it is.
-        record: the cache's name for them; None until the object's size and version are known.
-        version: the version that the object must have; None: any.
+        record: the cache's name for them, or None until the object's size and version are known.
+        version: the version that the object must have, or None if these bytes are recognized otherwise.
     """
 
     url: str
@@ -86,42 +46,93 @@ class Wanted:
     record: Record | None
     version: str | None = None
 
+    @property
+    def stop(self) -> int:
+        """One past the last byte."""
+        return self.start + (self.size or 0)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bytes `start` to `stop` - 1 of an object, and the positions in a lease of the records in them."""
+
+    url: str
+    start: int
+    stop: int
+    positions: tuple[int, ...]
+
+
+def coalesce(wanted: Sequence[Wanted], positions: Sequence[int]) -> list[Range]:
+    """Ranges that hold the records at `positions`, in the order of the first record of each. A record joins
+    the one before it if few bytes lie between.
+    """
+    ranges: list[Range] = []
+    for i in sorted(positions, key=lambda i: (wanted[i].url, wanted[i].start)):
+        url, start, stop = wanted[i].url, wanted[i].start, wanted[i].stop
+        last = ranges[-1] if ranges else None
+        if last is not None and last.url == url:
+            gap = min(MOST_GAP, (last.stop - last.start + stop - start) // WASTE)
+            end = max(last.stop, stop)
+            if start - last.stop <= max(LEAST_GAP, gap) and end - last.start <= MOST_BYTES:
+                ranges[-1] = Range(url, last.start, end, (*last.positions, i))
+                continue
+        ranges.append(Range(url, start, stop, (i,)))
+    return sorted(ranges, key=lambda each: min(each.positions))
+
 
 class Lease:
     """Records that were requested together, in order. Fields are complete once `wait` has returned True.
 
     Attributes:
         wanted: [n].
-        urgent: whether somebody waits, so that the cache is bypassed where it is full.
-        paths: [n]; files that hold just the record; None: it failed.
-        errors: by position; why it failed.
-        error: why all of it failed; None: it didn't.
-        mine: positions that the cache waits for.
+        paths: [n]; files that hold the records, or None if they failed.
+        begins: [n]; the first byte of each record in its file.
+        errors: why a record failed, by position.
+        error: why all of it failed, or None.
+        claimed: positions that the cache waits for.
+        released: whether nobody needs it any more.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], *, urgent: bool) -> None:
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = list(wanted)
-        self.urgent = urgent
         self.pid = os.getpid()
         self.paths: list[str | None] = [None] * len(self.wanted)
+        self.begins = [0] * len(self.wanted)
         self.errors: dict[int, RemoteError] = {}
         self.error: BaseException | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.end: Callable[[Lease], None] | None = None
-        self.mine: set[int] = set()
-        self._memory: dict[int, int] = {}
+        self.claimed: set[int] = set()
+        self.released = False
+        self.lock = threading.RLock()
+        self._parts = 0  # of the work that isn't done
+        self._memory: int | None = None  # descriptor of the records that aren't in the cache
+        self._memory_bytes = 0
         self._done = threading.Event()
 
     def __len__(self) -> int:
         return len(self.wanted)
 
+    def begin_part(self) -> None:
+        """To be called before a part of the work is started, by whoever does another part or the first."""
+        with self.lock:
+            self._parts += 1
+
+    def end_part(self) -> bool:
+        """To be called after a part of the work. Returns whether it was the last."""
+        with self.lock:
+            self._parts -= 1
+            return self._parts == 0
+
+    def finish(self) -> None:
+        """To be called once, after all work."""
+        self._done.set()
+
     def wait(self, seconds: float) -> bool:
         """Whether everything is there or has failed, at most so many seconds from now."""
-        return self._done.wait(seconds) if not self._done.is_set() else True
+        return self._done.is_set() or self._done.wait(seconds)
 
     def arrived(self) -> Lease:
-        """This, once everything is there or has failed. Raises what kept all of it from it, or Ctrl-C; then
-        it is released."""
+        """This, once everything is there or has failed. Raises why all of it failed, or Ctrl-C; then it is
+        released."""
         try:
             while not self.wait(WAIT_SLICE):
                 pass
@@ -132,37 +143,53 @@ class Lease:
             raise
         return self
 
-    def finished(self) -> None:
-        """To be called once by whoever fetches."""
-        self._done.set()
-
     @cached_property
     def nbytes(self) -> int:
-        """Of all records; where their size wasn't known from the beginning, about."""
+        """The bytes of all records, or about so many if their sizes weren't known from the beginning."""
         return sum(GUESS if each.size is None else each.size for each in self.wanted)
 
+    def record(self, i: int) -> Record:
+        """The record at position `i`, whose size is known."""
+        record = self.wanted[i].record
+        assert record is not None
+        return record
+
     def keep_in_memory(self, i: int, data: memoryview) -> None:
-        """Holds record `i` in memory, outside the cache, until the release."""
-        self._memory[i] = fd = os.memfd_create("headrace-record")
-        while len(data):
-            data = data[os.write(fd, data) :]
-        self.paths[i] = f"{MEMORY}{fd}"
+        """Holds a record in memory, outside the cache, until the release."""
+        with self.lock:
+            if self.released:
+                return
+            if self._memory is None:
+                self._memory = os.memfd_create("headrace-records")
+            self.begins[i] = self._memory_bytes
+            self._memory_bytes += len(data)
+            at = self.begins[i]
+            while len(data):
+                written = os.pwrite(self._memory, data, at)
+                data, at = data[written:], at + written
+            self.paths[i] = f"{MEMORY}{self._memory}"
+
+    def read(self, i: int) -> bytes:
+        """The bytes of a record. Raises RemoteError."""
+        path, size = self.paths[i], self.wanted[i].size
+        if path is None:
+            raise self.errors[i]
+        with open(path, "rb") as file:
+            file.seek(self.begins[i])
+            return file.read(size)
 
     def release(self) -> None:
-        """Gives back what is held and stops what is under way; does nothing the second time, or in a forked
-        child."""
-        end, self.end = self.end, None
-        if end is not None and self.pid == os.getpid():
-            end(self)
-
-    def forget_memory(self) -> None:
-        """Drops what isn't in the cache."""
-        for fd in self._memory.values():
-            os.close(fd)
-        self._memory.clear()
+        """Gives back what is held, and stops what isn't under way yet. Does nothing in a forked child."""
+        if self.pid != os.getpid():
+            return
+        with self.lock:
+            self.released = True
+            if self._memory is not None:
+                os.close(self._memory)
+                self._memory = None
 
     def files(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-        """The paths as `headrace._native.ffi.Source` takes them; of what failed, an empty one."""
+        """The paths as `headrace._native.ffi.Source` takes them; that of a record that failed is empty."""
         encoded = [b"" if path is None else os.fsencode(path) for path in self.paths]
         ends = np.cumsum([len(path) + 1 for path in encoded], dtype=np.uint64)
         offsets = np.concatenate((np.zeros(1, np.uint64), ends))

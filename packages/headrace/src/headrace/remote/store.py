@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, RemoteError
-from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_and_name, store_arguments
-from headrace.remote.failures import Failure, Retry
-from headrace.remote.loop import loop
-from headrace.remote.reader import Reader, forked
+from headrace.remote.client import CLIENT, Reader, check_options, open_store, store_and_name, store_arguments
+from headrace.remote.failures import explained
+from headrace.remote.threads import requests
 
 # Of a request that writes: a part of a shard on a slow line.
 WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}
@@ -48,7 +48,6 @@ class Store:
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
         self.url = url.rstrip("/")
         self.options = check_options(url, options)
-        self._retry = Retry.from_options(self.options.get(RETRY))
         self._root, self._folder = store_and_name(self.url)
         self._pid = -1
         self._reader: Any = None
@@ -74,10 +73,10 @@ class Store:
                     yield Found(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes `start` to `stop` - 1 of an object; None: all of it. Raises RemoteError."""
+        """Bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None. Raises RemoteError."""
         self._open()
-        work = self._reader.get(f"{self._folder}/{name}", start, stop)
-        return bytes(loop().start(work).result().data)
+        read = partial(self._reader.get, f"{self._folder}/{name}", start, stop)
+        return bytes(requests.call(read).data)
 
     def write(self, name: str, content: bytes | Path) -> None:
         """Makes or replaces an object: whole or not at all. Raises RemoteError."""
@@ -99,17 +98,9 @@ class Store:
 
     def _open(self) -> Any:
         """The store that writes and lists; opens the reader, too. Raises ConfigError."""
-        if forked():
-            raise ConfigError(
-                f"{self.url} can't be listed or written by a process that was forked after stores were used:"
-                " its threads don't exist there. Start it by the method 'spawn'."
-            )
         if self._pid != os.getpid():
-            client = {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}
-            arguments = store_arguments(self._root, {**self.options, CLIENT: client})
-            # Other than reading, this is left to the store's library, which tries again by itself.
-            arguments[RETRY] = self._retry.options()
-            self._store = open_store(self._root, arguments)
+            options = {**self.options, CLIENT: {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}}
+            self._store = open_store(self._root, store_arguments(self._root, options))
             self._reader = Reader(self._root, self.options)
             self._pid = os.getpid()
         return self._store
@@ -121,4 +112,4 @@ class Store:
         except ConfigError:
             raise
         except Exception as error:  # obstore's own errors have no common builtin
-            raise RemoteError(f"{url} can't be {done}: {Failure.of(error)}.") from error
+            raise RemoteError(f"{url} can't be {done}: {explained(error)}.") from error

@@ -44,7 +44,7 @@ class PackedDataset(SourceDataset):
         storage_options: of the store, in addition to those of the environment (as ``AWS_ENDPOINT_URL``):
             settings of obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its
             ``client_options`` (``read_timeout``: "15s" by default, …), ``credential_provider``, and
-            ``retry_config`` (``max_retries``: 7 by default, ``backoff``).
+            ``retry_config`` (``max_retries``, ``retry_timeout``, ``backoff``).
         cache_dir: where indexes and samples are kept; None: ``~/.cache/headrace``. On a local disk.
         cache_bytes: what samples may take there; None: half of the disk that is free when the folder is first
             used.

@@ -48,9 +48,9 @@ class RemoteSamples:
         """The image file of sample `i`, in memory. Raises RemoteError."""
         return io.BytesIO(self.access.records().read(self.wanted([range(len(self))[i]])[0]))
 
-    def begin(self, samples: npt.NDArray[np.int64], *, urgent: bool = False) -> Lease:
-        """Begins to fetch `samples`; see `headrace.remote.records`."""
-        return self.access.records().begin(self.wanted(samples), urgent=urgent)
+    def begin(self, samples: npt.NDArray[np.int64]) -> Lease:
+        """Begins to fetch `samples`."""
+        return self.access.records().begin(self.wanted(samples))
 
     def stats(self) -> RemoteStats:
         """What this process fetched so far."""

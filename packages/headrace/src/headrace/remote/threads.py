@@ -1,0 +1,80 @@
+"""Threads of this process that wait for stores and for the cache's disk."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Requests that are under way at a time, of all stores together.
+REQUESTS = 64
+# Threads that claim records: they mostly wait for the disk, or for other processes.
+CLAIMS = 2
+
+
+class Threads:
+    """Threads that do what they are given in its order, made as they are needed.
+
+    They are daemons, and nobody waits for them when the process ends: obstore's synchronous functions, which
+    they are in, may be left at any time.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts again without threads and work, as in a forked child."""
+        self._changed = threading.Condition()
+        self._work: list[tuple[float, int, Callable[[], object]]] = []  # (time, number, work), a heap
+        self._numbers = count()
+        self._made = self._idle = 0
+
+    def start(self, work: Callable[[], object], delay: float = 0.0) -> None:
+        """Has `work` done, after `delay` seconds or later. It must not raise."""
+        with self._changed:
+            heapq.heappush(self._work, (time.monotonic() + delay, next(self._numbers), work))
+            if len(self._work) > self._idle and self._made < self._most:
+                self._made += 1
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._changed.notify()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which is done in a thread, so that Ctrl-C needn't wait for it."""
+        future: Future[T] = Future()
+
+        def do() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.start(do)
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._work or self._work[0][0] > time.monotonic():
+                    self._changed.wait(self._work[0][0] - time.monotonic() if self._work else None)
+                self._idle -= 1
+                _, _, work = heapq.heappop(self._work)
+            work()
+            del work  # what it holds on to isn't kept until the next
+
+
+requests = Threads(REQUESTS, "headrace-store")
+claims = Threads(CLAIMS, "headrace-cache")
+
+
+for each in (requests, claims):
+    os.register_at_fork(after_in_child=each.forget)
