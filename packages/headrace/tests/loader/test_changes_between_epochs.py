@@ -1,7 +1,10 @@
-"""What the user changes on a loader and its samplers between epochs takes effect as with torch's loader."""
+"""What is changed on a loader or its dataset takes effect at the next epoch, as in torch."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -12,6 +15,7 @@ import torch
 from torch.utils import data
 from torch.utils.data import (
     BatchSampler,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -24,25 +28,13 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.build import StreamBuilder
 from headrace.config import LoaderConfig
+from headrace.errors import ConfigError
 from headrace.order import Shuffled
+from support.datasets import Numbers, Stream
 from support.equal import same
 from support.sampling import one_in
 
 N = 30
-
-
-class Numbers(data.Dataset[int]):
-    """Its samples are their own indices, times `scale`."""
-
-    def __init__(self, n: int = N, scale: int = 1) -> None:
-        self.n = n
-        self.scale = scale
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> int:
-        return index * self.scale
 
 
 class Doubled(SequentialSampler):
@@ -65,6 +57,7 @@ def numbers_collate(samples: list[Any]) -> tuple[str, Any]:
 
 Loader = data.DataLoader[Any]
 Change = Callable[[Any], object]
+
 
 # Each is made to a loader after its first epoch.
 OF_THE_BATCHES: dict[str, Change] = {
@@ -96,6 +89,8 @@ OF_THE_BATCHES: dict[str, Change] = {
     "the loader's generator": lambda loader: setattr(loader, "generator", seeded()),
     "the collate function": lambda loader: setattr(loader, "collate_fn", numbers_collate),
 }
+
+
 OF_A_SHUFFLE: dict[str, Change] = {
     "the sampler's generator": lambda loader: setattr(loader.sampler, "generator", seeded()),
     "the batch sampler's sampler's generator": lambda loader: setattr(
@@ -122,8 +117,8 @@ def epochs_of(loader: Loader, change: Change, seed: int = 3) -> list[Any]:
 )
 def test_batches_follow_a_changed_loader(change: str, workers: int) -> None:
     settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
-    expected = epochs_of(data.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change])
-    assert same(epochs_of(headrace.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change]), expected)
+    expected = epochs_of(data.DataLoader(Numbers(N), **settings), OF_THE_BATCHES[change])
+    assert same(epochs_of(headrace.DataLoader(Numbers(N), **settings), OF_THE_BATCHES[change]), expected)
 
 
 @pytest.mark.parametrize("change", OF_THE_BATCHES)
@@ -138,8 +133,8 @@ def test_native_batches_follow_a_changed_loader(dataset: ImageFolder, kind: str,
 
 @pytest.mark.parametrize("change", OF_A_SHUFFLE)
 def test_a_changed_random_sampler_is_torchs(change: str) -> None:
-    ours = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=0)
-    theirs = data.DataLoader(Numbers(), batch_size=4, shuffle=True)
+    ours = headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, num_workers=0)
+    theirs = data.DataLoader(Numbers(N), batch_size=4, shuffle=True)
     for loader in (ours, theirs):
         OF_A_SHUFFLE[change](loader)
     for _ in range(2):
@@ -155,7 +150,7 @@ def test_a_changed_random_sampler_is_torchs(change: str) -> None:
 
 @pytest.mark.parametrize("name", ["batch size", "drop_last"])
 def test_a_shuffled_order_stays_headraces_in_batches_of_another_size(name: str) -> None:
-    ours = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3, num_workers=0)
+    ours = headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, seed=3, num_workers=0)
     before = [index for batch in ours for index in batch.tolist()]
     OF_THE_BATCHES[name](ours)
     ours.set_epoch(0)
@@ -173,7 +168,7 @@ def test_samples_that_are_not_batched_follow_a_changed_sampler(shuffle: bool) ->
     ):
         found = []
         for make in (data.DataLoader, headrace.DataLoader):
-            loader: Any = make(Numbers(), batch_size=None, shuffle=shuffle, num_workers=0)
+            loader: Any = make(Numbers(N), batch_size=None, shuffle=shuffle, num_workers=0)
             change(loader)
             found.append((len(loader), sorted(map(str, loader)) if shuffle else list(loader)))
         assert same(found[1], found[0])
@@ -188,8 +183,8 @@ def test_another_dataset_or_attribute_of_it_takes_effect(workers: int) -> None:
     ]
     for change in changes:
         settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
-        expected = epochs_of(data.DataLoader(Numbers(), **settings), change)
-        assert same(epochs_of(headrace.DataLoader(Numbers(), **settings), change), expected)
+        expected = epochs_of(data.DataLoader(Numbers(N), **settings), change)
+        assert same(epochs_of(headrace.DataLoader(Numbers(N), **settings), change), expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -199,7 +194,7 @@ def test_a_changed_number_of_workers_takes_effect(workers: int) -> None:
             info = data.get_worker_info()
             return -1 if info is None else info.num_workers
 
-    loader = headrace.DataLoader(Worker(), batch_size=4, num_workers=0)
+    loader = headrace.DataLoader(Worker(N), batch_size=4, num_workers=0)
     assert next(iter(loader)).tolist() == [-1] * 4
     loader.num_workers = workers
     loader.prefetch_factor = 2
@@ -230,10 +225,10 @@ def test_native_threads_follow_a_changed_number_of_workers(
 def test_what_torch_refuses_to_set_is_refused(name: str) -> None:
     for make in (data.DataLoader, headrace.DataLoader):
         with pytest.raises(ValueError, match=f"{name} attribute should not be set after"):
-            setattr(make(Numbers()), name, getattr(make(Numbers()), name))
+            setattr(make(Numbers(N)), name, getattr(make(Numbers(N)), name))
 
 
-class Stream(IterableDataset[int]):
+class ResumableStream(IterableDataset[int]):
     """Ten numbers, with a state."""
 
     def __init__(self) -> None:
@@ -279,8 +274,8 @@ OF_A_STREAM: dict[str, Change] = {
 @pytest.mark.parametrize(
     ("kind", "change", "workers"),
     [
-        *product((Stream, Stateless), OF_A_STREAM, (0,)),
-        *one_in(5, product((Stream, Stateless), OF_A_STREAM, (1,))),
+        *product((ResumableStream, Stateless), OF_A_STREAM, (0,)),
+        *one_in(5, product((ResumableStream, Stateless), OF_A_STREAM, (1,))),
     ],
 )
 def test_streams_follow_a_changed_loader(kind: Any, change: str, workers: int) -> None:
@@ -292,7 +287,7 @@ def test_streams_follow_a_changed_loader(kind: Any, change: str, workers: int) -
 @pytest.mark.parametrize("change", ["batch size", "drop_last", "the batch sampler's sampler"])
 def test_a_change_in_mid_epoch_does_not_move_the_saved_place(change: str) -> None:
     def make() -> headrace.DataLoader:
-        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=2, num_workers=0)
+        return headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, seed=2, num_workers=0)
 
     first, whole = make(), list(make())
     batches = iter(first)
@@ -304,7 +299,7 @@ def test_a_change_in_mid_epoch_does_not_move_the_saved_place(change: str) -> Non
 
 
 def test_a_state_is_refused_where_another_sampler_decides_by_then() -> None:
-    loader = headrace.DataLoader(Numbers(), batch_size=4, num_workers=0)
+    loader = headrace.DataLoader(Numbers(N), batch_size=4, num_workers=0)
     next(iter(loader))
     state = loader.state_dict()
     loader.load_state_dict(state)
@@ -317,7 +312,7 @@ def test_a_state_is_refused_where_another_sampler_decides_by_then() -> None:
 
 def test_a_changed_sampler_resumes_where_its_state_was_saved() -> None:
     def make() -> headrace.DataLoader:
-        loader = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=0)
+        loader = headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, num_workers=0)
         loader.sampler.generator = seeded(4)  # type: ignore[attr-defined]
         loader.batch_sampler.batch_size = 3  # type: ignore[union-attr]
         return loader
@@ -331,7 +326,7 @@ def test_a_changed_sampler_resumes_where_its_state_was_saved() -> None:
 
 
 def test_a_state_names_the_dataset_as_it_is_in_the_epoch() -> None:
-    loader = headrace.DataLoader(Numbers(), batch_size=4, num_workers=0)
+    loader = headrace.DataLoader(Numbers(N), batch_size=4, num_workers=0)
     list(loader)
     loader.state_dict()
     loader.dataset.n = 9  # type: ignore[attr-defined]
@@ -342,7 +337,7 @@ def test_a_state_names_the_dataset_as_it_is_in_the_epoch() -> None:
 def test_the_first_epochs_changes_work_with_a_random_sampler_of_the_users() -> None:
     def make(kind: Any) -> Any:
         torch.manual_seed(0)
-        loader = kind(Numbers(), 4, sampler=RandomSampler(range(N)), num_workers=0)
+        loader = kind(Numbers(N), 4, sampler=RandomSampler(range(N)), num_workers=0)
         loader.sampler.generator = seeded(2)
         loader.batch_sampler.drop_last = True
         return loader
@@ -352,7 +347,7 @@ def test_the_first_epochs_changes_work_with_a_random_sampler_of_the_users() -> N
 
 def test_an_assigned_seed_takes_effect_at_the_next_epoch() -> None:
     def make(seed: int | None) -> headrace.DataLoader:
-        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=seed, num_workers=0)
+        return headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, seed=seed, num_workers=0)
 
     def second(seed: int) -> list[Any]:
         loader = make(seed)
@@ -382,7 +377,7 @@ def test_an_assigned_seed_takes_effect_at_the_next_epoch() -> None:
 
 def test_a_state_after_the_seed_was_changed_in_mid_epoch_resumes_with_both() -> None:
     def make(seed: int) -> headrace.DataLoader:
-        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=seed, num_workers=0)
+        return headrace.DataLoader(Numbers(N), batch_size=4, shuffle=True, seed=seed, num_workers=0)
 
     loader = make(1)
     batches = iter(loader)
@@ -424,3 +419,89 @@ def test_what_the_constructor_takes_may_be_assigned() -> None:
     for name, value in {"device": "nowhere", "num_workers": "all", "pin_memory": "yes"}.items():
         with pytest.raises(headrace.ConfigError, match=rf"{name} \('{value}'\)"):
             setattr(loader, name, value)
+
+
+def fail(worker: int) -> None:
+    raise RuntimeError(f"worker {worker} can't start")
+
+
+def look(worker: int) -> None:
+    info = data.get_worker_info()
+    assert info is not None
+    assert info.id == worker
+
+
+ATTRIBUTES = (
+    *("dataset", "num_workers", "prefetch_factor", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "generator", "persistent_workers", "pin_memory_device", "in_order"),
+)
+
+
+def made_again(loader: headrace.DataLoader[Any]) -> headrace.DataLoader[Any]:
+    """As Lightning does it: another loader of the attributes of one."""
+    return headrace.DataLoader(
+        batch_sampler=loader.batch_sampler, **{name: getattr(loader, name) for name in ATTRIBUTES}
+    )
+
+
+def given(loader: headrace.DataLoader[Any]) -> tuple[int | None, int | None]:
+    """Workers and prefetch factor, where they weren't left open."""
+    config = LoaderConfig.of(loader)
+    return config.workers_given, config.prefetch_factor_given
+
+
+def test_numbers_that_were_left_open_read_as_ints_and_stay_open() -> None:
+    loader = headrace.DataLoader(Numbers(30))
+    assert isinstance(loader.num_workers, int)
+    assert (loader.num_workers >= 1, loader.prefetch_factor) == (True, 2)
+    for other in (made_again(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert given(other) == (None, None)
+        assert (other.num_workers, other.prefetch_factor) == (loader.num_workers, 2)
+    rows = headrace.DataLoader(TensorDataset(torch.arange(3)))
+    assert (rows.num_workers, rows.prefetch_factor) == (0, None)
+    torchs = data.DataLoader(
+        Numbers(30), num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor
+    )
+    assert torchs.num_workers == loader.num_workers
+
+
+def test_numbers_that_were_given_stay_given() -> None:
+    loader = made_again(headrace.DataLoader(Numbers(30), num_workers=3, prefetch_factor=5))
+    assert given(loader) == (3, 5)
+    loader = headrace.DataLoader(Numbers(30))
+    loader.num_workers, loader.prefetch_factor = 1, 4
+    assert given(loader) == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["native", "gathered", "thread"])
+def test_a_worker_init_fn_without_workers_is_reported_once(kind: str, dataset: ImageFolder) -> None:
+    rows = {"native": dataset, "gathered": TensorDataset(torch.arange(9)), "thread": Numbers(30)}[kind]
+    settings: dict[str, Any] = {"worker_kind": "thread"} if kind == "thread" else {}
+    loader = headrace.DataLoader(rows, num_workers=1, worker_init_fn=fail, **settings)
+    assert "worker_init_fn: not called, as " in loader.explain()
+    with pytest.warns(UserWarning, match="worker_init_fn is not called: .*no worker processes") as caught:
+        list(loader)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)
+        list(headrace.DataLoader(rows, num_workers=0, worker_init_fn=fail, **settings))  # nor does torch
+
+
+def test_a_worker_init_fn_runs_in_workers_and_its_error_surfaces() -> None:
+    assert len(list(headrace.DataLoader(Numbers(30), num_workers=2, worker_init_fn=look))) == 30
+    with pytest.raises(RuntimeError, match=r"worker [01] can't start"):
+        list(headrace.DataLoader(Numbers(30), num_workers=2, worker_init_fn=fail))
+
+
+def test_rank_auto_shares_what_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sampler: Any = DistributedSampler(Numbers(30), 2, 1, shuffle=False)
+    loader = headrace.DataLoader(Numbers(30), 5, sampler=sampler, rank="auto", num_workers=0)
+    assert [batch.tolist() for batch in loader] == [list(range(1 + 10 * i, 10 * i + 11, 2)) for i in range(3)]
+    assert "ranks: left to the sampler; rank='auto' changes nothing there" in loader.explain()
+    assert [int(sample) for sample in headrace.DataLoader(Stream(3), rank="auto")] == [0, 1, 2]
+    assert len(headrace.DataLoader(Numbers(30), 5, rank="auto")) == 3
+    with pytest.raises(ConfigError, match="the epoch can't be shared among ranks"):
+        headrace.DataLoader(Numbers(30), 5, sampler=sampler, rank=1, world_size=2)

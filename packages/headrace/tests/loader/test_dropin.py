@@ -1,11 +1,16 @@
-"""What torch's DataLoader gives, headrace's gives too: batches, types, order, generator state."""
+"""The loader in place of torch's: signature, attributes, names and behavior."""
 
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
+import os
 import pickle
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -13,21 +18,23 @@ import torch
 from torch.utils import data
 from torch.utils.data import (
     BatchSampler,
-    IterableDataset,
     RandomSampler,
     Subset,
     TensorDataset,
     WeightedRandomSampler,
 )
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace import _torch_compat
 from headrace.order import Shuffled
+from support.datasets import Numbers, Stream
 from support.equal import same
 
 
-class Numbers(data.Dataset[Any]):
+class NestedNumbers(data.Dataset[Any]):
     """Samples of nested types."""
 
     def __len__(self) -> int:
@@ -35,11 +42,6 @@ class Numbers(data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"x": torch.full((3,), float(index)), "name": str(index), "pair": (index, float(index))}
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(10))
 
 
 def assert_same_epochs(
@@ -98,15 +100,15 @@ def test_native_epochs_equal_torchs(dataset: ImageFolder, name: str, workers: in
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["in order", "shuffled", "by a batch sampler"])
 def test_python_epochs_equal_torchs(name: str, workers: int) -> None:
-    assert headrace.DataLoader(Numbers()).plan().runs_python
-    assert_same_epochs(Numbers(), workers=workers, theirs=workers, **SETTINGS[name])
+    assert headrace.DataLoader(NestedNumbers()).plan().runs_python
+    assert_same_epochs(NestedNumbers(), workers=workers, theirs=workers, **SETTINGS[name])
 
 
 def test_unbatched_and_iterable_datasets(dataset: ImageFolder) -> None:
     assert_same_epochs(dataset, batch_size=None, workers=0)
-    assert_same_epochs(Stream(), batch_size=3, workers=0)
+    assert_same_epochs(Stream(10), batch_size=3, workers=0)
     assert same(
-        list(headrace.DataLoader(Stream(), batch_size=3)), list(data.DataLoader(Stream(), batch_size=3))
+        list(headrace.DataLoader(Stream(10), batch_size=3)), list(data.DataLoader(Stream(10), batch_size=3))
     )
     assert_same_epochs(
         TensorDataset(torch.arange(10), torch.rand(10, 2)), batch_size=4, shuffle=True, workers=0
@@ -242,16 +244,16 @@ def test_workers_see_the_users_dataset() -> None:
     def look(worker: int) -> None:
         info = data.get_worker_info()
         assert info is not None
-        assert type(info.dataset) is Numbers
+        assert type(info.dataset) is NestedNumbers
         assert info.id == worker
 
-    assert len(list(headrace.DataLoader(Numbers(), num_workers=1, worker_init_fn=look))) == 23
+    assert len(list(headrace.DataLoader(NestedNumbers(), num_workers=1, worker_init_fn=look))) == 23
 
 
 def test_auto_workers_never_repeat_an_iterable_dataset() -> None:
-    assert headrace.DataLoader(Stream()).num_workers == 0
+    assert headrace.DataLoader(Stream(10)).num_workers == 0
     assert headrace.DataLoader(TensorDataset(torch.arange(3))).num_workers == 0
-    assert headrace.DataLoader(Numbers()).num_workers >= 1
+    assert headrace.DataLoader(NestedNumbers()).num_workers >= 1
 
 
 def test_casts_reach_python_datasets_too() -> None:
@@ -277,3 +279,223 @@ def test_a_copy_of_a_loader_counts_for_itself(duplicate: Callable[[Any], Any]) -
     assert other.stats().batches == 0
     list(other)
     assert (loader.stats().batches, other.stats().batches) == (3, 3)
+
+
+N = 40
+
+
+class ResumableStream(Stream):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+
+IN_PROCESSES = {"map": Numbers(N), "stream": Stream(N), "resumable stream": ResumableStream(N)}
+
+
+def kinds(dataset: ImageFolder) -> dict[str, headrace.DataLoader[Any]]:
+    return {
+        "native": headrace.DataLoader(dataset, 2, num_workers=2),
+        "gathered": headrace.DataLoader(data.TensorDataset(torch.arange(N)), 2),
+        "threads": headrace.DataLoader(Numbers(N), 2, num_workers=2, worker_kind="thread"),
+        "in the caller": headrace.DataLoader(Numbers(N), 2, num_workers=0),
+        "stream in the caller": headrace.DataLoader(Stream(N), 2),
+    }
+
+
+def alive(processes: list[Any]) -> list[bool]:
+    return [process.is_alive() for process in processes]
+
+
+def test_iterators_are_of_torchs_class(dataset: ImageFolder) -> None:
+    in_processes = [headrace.DataLoader(each, num_workers=1) for each in IN_PROCESSES.values()]
+    for loader in (*kinds(dataset).values(), *in_processes):
+        iterator = iter(loader)
+        assert isinstance(iterator, _BaseDataLoaderIter)
+        assert iter(iterator) is iterator
+        with pytest.raises(NotImplementedError, match="cannot be pickled"):
+            pickle.dumps(iterator)
+
+
+def test_without_worker_processes_there_is_nothing_to_shut_down(dataset: ImageFolder) -> None:
+    for loader in kinds(dataset).values():
+        iterator = iter(loader)
+        next(iterator)
+        assert iterator._workers == []
+        assert loader._iterator is None
+        iterator._shutdown_workers()
+        assert len(list(loader)) == len(list(loader)) > 0
+
+
+@pytest.mark.parametrize("kind", IN_PROCESSES)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_shutting_down_ends_the_workers_of_an_epoch(kind: str, persistent: bool) -> None:
+    loader = headrace.DataLoader(IN_PROCESSES[kind], 2, num_workers=2, persistent_workers=persistent)
+    iterator = iter(loader)
+    next(iterator)
+    workers = iterator._workers
+    assert alive(workers) == [True, True]
+    iterator._shutdown_workers()
+    assert alive(workers) == [False, False]
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    with pytest.raises(RuntimeError, match="were shut down; start another epoch"):
+        next(iterator)
+    assert len(list(loader)) == (N // 2 if kind == "map" else N)
+
+
+@pytest.mark.parametrize("kind", IN_PROCESSES)
+def test_workers_can_be_asked_for_their_end_after_the_epoch(kind: str) -> None:
+    iterator = iter(headrace.DataLoader(IN_PROCESSES[kind], 2, num_workers=2))
+    workers = iterator._workers
+    list(iterator)
+    del iterator
+    for worker in workers:
+        worker.join(60)
+        worker.terminate()
+    assert alive(workers) == [False, False]
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_workers_are_listed_by_their_number_also_after_the_epoch() -> None:
+    class Pids(Numbers):
+        def __getitem__(self, index: int) -> int:
+            info = data.get_worker_info()
+            assert info is not None
+            return info.id
+
+    iterator = iter(headrace.DataLoader(Pids(N), 2, num_workers=2))
+    pids = [worker.pid for worker in iterator._workers]
+    list(iterator)
+    assert [worker.pid for worker in iterator._workers] == pids
+
+
+@pytest.mark.parametrize("kind", IN_PROCESSES)
+def test_clean_up_as_trainers_do_it_ends_kept_workers(kind: str) -> None:
+    loader = headrace.DataLoader(IN_PROCESSES[kind], 2, num_workers=2, persistent_workers=True)
+    assert loader._iterator is None
+    for _ in range(2):
+        whole = len(list(loader))
+        kept: Any = loader._iterator
+        workers = kept._workers
+        assert alive(workers) == [True, True]
+        kept._shutdown_workers()
+        loader._iterator = None
+        assert alive(workers) == [False, False]
+        assert loader._iterator is None
+    assert len(list(loader)) == whole
+
+
+def test_setting_no_iterator_ends_kept_workers() -> None:
+    """Lightning only does this, where the iterator isn't torch's own of several processes."""
+    loader = headrace.DataLoader(Numbers(N), 2, num_workers=2, persistent_workers=True)
+    list(loader)
+    workers = loader._iterator._workers
+    loader._iterator = None
+    for worker in workers:
+        worker.join(60)
+    assert alive(workers) == [False, False]
+
+
+def test_the_iterator_in_use_is_shown_where_workers_are_kept() -> None:
+    loader = headrace.DataLoader(Numbers(N), 2, num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert loader._iterator is iterator
+    assert len(list(iterator)) == N // 2 - 1
+    kept: Any = loader._iterator
+    assert alive(kept._workers) == [True, True]
+    assert isinstance(kept, _BaseDataLoaderIter)
+    with pytest.raises(StopIteration):
+        next(kept)
+
+
+def test_iterators_work_where_torchs_class_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch.utils.data.dataloader._BaseDataLoaderIter")
+    assert _torch_compat._iterator_base() is Iterator
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_core")
+@pytest.mark.parametrize("kind", IN_PROCESSES)
+def test_more_processes_than_cores_are_warned_of_once_where_they_are_started(kind: str) -> None:
+    loader = headrace.DataLoader(IN_PROCESSES[kind], N, num_workers=2)
+    with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
+        list(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)
+
+
+def test_nobody_is_warned_of_processes_that_are_not_started() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = headrace.DataLoader(data.TensorDataset(torch.arange(4)), num_workers=1000)
+        assert len(list(loader)) == 4
+
+
+class Changed(data.Subset[int]):
+    """Overrides one of two methods that belong together, which torch 2.15 refuses and 2.6 does not."""
+
+    def __getitem__(self, index: Any) -> int:
+        return super().__getitem__(index) + 1
+
+
+class Described(data.Dataset[Any]):
+    """What a worker knows of itself, and whether it may be changed."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> list[str]:
+        info: Any = data.get_worker_info()
+        named = sorted(field.name for field in fields(info)) if is_dataclass(info) else []
+        try:
+            info.id = 5
+        except Exception as error:
+            named.append(type(error).__name__)
+        return [*named, str(info.id), str(info.num_workers), str(getattr(info, "worker_method", None))]
+
+
+def outcome(make: Any) -> Any:
+    try:
+        return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in make()]
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_subset_that_changes_its_samples_is_taken_as_by_torch(workers: int) -> None:
+    found = [
+        outcome(lambda: loader(Changed(range(6), [1, 2, 3]), 2, num_workers=workers))  # type: ignore[arg-type]  # noqa: B023
+        for loader in (headrace.DataLoader, data.DataLoader)
+    ]
+    assert found[0] == found[1]
+
+
+def test_workers_know_of_themselves_what_torchs_know() -> None:
+    found = [
+        outcome(lambda: loader(Described(), None, num_workers=2))  # noqa: B023
+        for loader in (headrace.DataLoader, data.DataLoader)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_dataset_is_freed_with_its_loader_in_mid_epoch(method: str) -> None:
+    dataset = Described()
+    kept = weakref.ref(dataset)
+    loader = headrace.DataLoader(dataset, None, num_workers=1, multiprocessing_context=method)
+    batches = iter(loader)
+    next(batches)
+    del dataset, loader, batches
+    gc.collect()
+    assert kept() is None

@@ -10,6 +10,7 @@ from torch.utils import data
 from torch.utils.data import BatchSampler
 
 import headrace
+from support.datasets import Numbers
 from support.equal import same
 from support.sampling import one_in
 from support.stateful import (
@@ -20,17 +21,6 @@ from support.stateful import (
     StatefulSampler,
     WithoutState,
 )
-
-
-class Numbers(data.Dataset[int]):
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def resumed_everywhere(make: Any, batches: int) -> None:

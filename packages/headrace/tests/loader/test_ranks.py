@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import data
-from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import RepeatedAugmentation, Shuffled
+from support.datasets import Numbers, Stream
 from support.noisy_dataset import Noisy
 from support.python import run_python
 
 N = 30
-
-
-class Numbers(data.Dataset[int]):
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
 
 
 def indices(**settings: Any) -> list[list[int]]:
@@ -177,7 +161,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], message: str) 
 
 def test_streams_share_themselves() -> None:
     with pytest.raises(headrace.ConfigError, match="an IterableDataset, which must do that itself"):
-        headrace.DataLoader(Stream(), rank=0, world_size=2)
+        headrace.DataLoader(Stream(3), rank=0, world_size=2)
 
 
 def test_our_orders_can_be_shared() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.errors import ConfigError
 from headrace.testing import draws, replay
+from support.datasets import Stream
 from support.equal import same
 
 N = 8
@@ -146,14 +146,9 @@ def test_gathered_samples_are_the_datasets_own() -> None:
         assert same(list(replay(loader, index)), [column[index] for column in batch])
 
 
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(N))
-
-
 def test_a_stream_has_no_sample_of_an_index() -> None:
     with pytest.raises(ConfigError, match="an IterableDataset itself decides"):
-        replay(headrace.DataLoader(Stream()), 0)
+        replay(headrace.DataLoader(Stream(N)), 0)
 
 
 def test_python_steps_that_draw_nothing_are_replayed_without_a_seed(folder: Path) -> None:

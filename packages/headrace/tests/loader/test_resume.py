@@ -1,10 +1,11 @@
-"""A loader that is saved and loaded gives what the uninterrupted one would have given, byte for byte."""
+"""A loader resumes where its state was saved, today's and those of earlier versions."""
 
 from __future__ import annotations
 
 import copy
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,13 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
 from support.equal import same
+from support.golden_states import LOADERS, resumed
 from support.noisy_dataset import Noisy
 from support.stateful import CountedStream, StatefulSampler
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PlainStream had no state_dict", "ignore:This DataLoader will create"
+)
 
 
 @pytest.fixture
@@ -391,3 +397,29 @@ def test_a_copy_of_a_loader_has_a_place_of_its_own_that_starts_at_the_originals(
     second = make()
     second.load_state_dict(first.state_dict())
     assert same(list(second), expected[2:])
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SAVED: dict[str, dict[str, Any]] = json.loads(lzma.decompress((GOLDEN / "states.json.xz").read_bytes()))
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_states_of_earlier_versions_resume(name: str) -> None:
+    for place, entry in SAVED[name].items():
+        assert resumed(LOADERS[name], entry) == entry["rests"], place
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_states_of_earlier_versions_are_the_same_when_they_are_saved_again(name: str) -> None:
+    """Whether they are saved as they were loaded, or once their epoch has started."""
+    for place, entry in SAVED[name].items():
+        loader = LOADERS[name](0)
+        loader.load_state_dict(copy.deepcopy(entry["state"]))
+        unstarted = loader.state_dict()
+        assert resumed(LOADERS[name], {**entry, "state": unstarted}) == entry["rests"], place
+        if place == "between epochs":
+            continue
+        iterator = iter(loader)
+        started = loader.state_dict()
+        del iterator
+        assert resumed(LOADERS[name], {**entry, "state": started}) == entry["rests"], place

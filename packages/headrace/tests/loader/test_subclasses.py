@@ -14,6 +14,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.datasets import Numbers
 from support.equal import same
 from support.jpegs import image_folder
 from support.python import run_python
@@ -21,14 +22,6 @@ from support.sampling import one_in
 
 T_co = TypeVar("T_co", covariant=True)
 N = 10
-
-
-class Numbers(data.Dataset[int]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Forever:
@@ -110,7 +103,7 @@ def test_loaders_that_keep_their_iterator_give_torchs_epochs(
     found = []
     for base in (headrace.DataLoader, data.DataLoader):
         torch.manual_seed(7)
-        loader = PATTERNS[pattern](base)(Numbers(), num_workers=workers, **SETTINGS[settings])
+        loader = PATTERNS[pattern](base)(Numbers(N), num_workers=workers, **SETTINGS[settings])
         found.append(epochs(loader))
     assert same(found[0], found[1])
 
@@ -128,7 +121,7 @@ def test_native_loaders_that_keep_their_iterator_do_too(
 
 def test_unbatched_samples_repeat_too() -> None:
     found = [
-        epochs(set_while_unguarded(base)(Numbers(), batch_size=None, num_workers=0))
+        epochs(set_while_unguarded(base)(Numbers(N), batch_size=None, num_workers=0))
         for base in (headrace.DataLoader, data.DataLoader)
     ]
     assert same(found[0], found[1])
@@ -148,7 +141,7 @@ def test_a_reset_starts_from_the_dataset_as_it_is(workers: int, persistent: bool
     found = []
     for base in (headrace.DataLoader, data.DataLoader):
         loader = set_past_the_guard(base)(
-            Scaled(), batch_size=4, num_workers=workers, persistent_workers=persistent
+            Scaled(N), batch_size=4, num_workers=workers, persistent_workers=persistent
         )
         before = list(loader)
         loader.dataset.scale = 10
@@ -162,10 +155,10 @@ def test_dataloader_is_generic() -> None:
     class Mine(headrace.DataLoader[T_co]):
         """A generic subclass."""
 
-    loader: headrace.DataLoader[int] = Mine[int](Numbers(), num_workers=0)
+    loader: headrace.DataLoader[int] = Mine[int](Numbers(N), num_workers=0)
     assert isinstance(loader, headrace.DataLoader)
-    assert list(headrace.DataLoader[int](Numbers(), num_workers=0)) == list(loader)
-    assert list(Mine(Numbers(), num_workers=0)) == list(loader)
+    assert list(headrace.DataLoader[int](Numbers(N), num_workers=0)) == list(loader)
+    assert list(Mine(Numbers(N), num_workers=0)) == list(loader)
 
 
 SCRIPT = """

@@ -17,6 +17,7 @@ from torch.utils import data
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import headrace
+from support.datasets import Box
 from support.equal import same
 
 N = 14
@@ -174,13 +175,6 @@ def own_generator(loader_class: Any, workers: int) -> list[Any]:
         Drawing(), 4, shuffle=True, num_workers=workers, worker_init_fn=seed_worker, generator=generator
     )
     return [list(loader), list(loader), generator.get_state()]
-
-
-class Box:
-    """A type that default collation doesn't know."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 class Boxes(data.Dataset[Any]):

@@ -1,16 +1,20 @@
-"""collate functions that collate first, as MixUp and CutMix are used: called with the native batch."""
+"""The user's collation and torch's: the same calls, types and strides."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.data
-from torch.utils.data import default_collate
+from torch import nn
+from torch.utils import data
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -19,11 +23,79 @@ import headrace
 from headrace.engine import native_stream
 from headrace.plan import make_plan
 from headrace.transforms.own_code import collates_first
+from support.datasets import Box
 from support.equal import same
-from support.images import image_folder
+from support.images import image_folder as mixed_folder
+from support.jpegs import image_folder
+from support.sampling import one_in
+
+
+def collate_boxes(batch: list[Box], *, collate_fn_map: Any = None) -> list[int]:
+    return [box.value for box in batch]
+
+
+def collate_last(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    return torch.stack(batch, -1)
+
+
+@pytest.fixture
+def extended() -> Iterator[None]:
+    """The table of torch with a function for boxes, and another one for tensors."""
+    before = dict(default_collate_fn_map)
+    default_collate_fn_map[Box] = collate_boxes
+    default_collate_fn_map[torch.Tensor] = collate_last
+    yield
+    default_collate_fn_map.clear()
+    default_collate_fn_map.update(before)
+
+
+class Boxes(Dataset[Any]):
+    """A large tensor and a box."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3, 100_000), float(index)), Box(index)
+
+
+WORKERS: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 2, "worker_kind": "thread"},
+]
+
+
+@pytest.mark.usefixtures("extended")
+@pytest.mark.parametrize("options", WORKERS)
+def test_functions_in_the_table_of_torch_are_used(options: dict[str, Any]) -> None:
+    ours = list(headrace.DataLoader(Boxes(), batch_size=4, **options))
+    assert all(same(a, b) for a, b in zip(ours, DataLoader(Boxes(), batch_size=4), strict=True))
+    assert ours[0][0].shape == (3, 100_000, 4)
+
+
+@pytest.mark.usefixtures("extended")
+def test_tensors_in_memory_are_collated_by_them() -> None:
+    dataset = TensorDataset(torch.arange(40.0).reshape(10, 4))
+    ours = list(headrace.DataLoader(dataset, batch_size=4))
+    assert all(same(a, b) for a, b in zip(ours, DataLoader(dataset, batch_size=4), strict=True))
+
+
+@pytest.mark.usefixtures("extended")
+def test_native_images_are_collated_by_them(tmp_path: Path) -> None:
+    transform = v2.Compose([v2.Resize((32, 32)), v2.PILToTensor()])
+    dataset = ImageFolder(str(image_folder(tmp_path, 10)), transform)
+    ours = list(headrace.DataLoader(dataset, batch_size=4))
+    assert all(same(a, b) for a, b in zip(ours, DataLoader(dataset, batch_size=4), strict=True))
+    assert ours[0][0].shape == (3, 32, 32, 4)
+
 
 CLASSES = 2
+
+
 cutmix, mixup = v2.CutMix(num_classes=CLASSES), v2.MixUp(num_classes=CLASSES, alpha=0.4)
+
+
 either = v2.RandomChoice([cutmix, mixup])
 
 
@@ -100,8 +172,8 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     """JPEGs, and a PNG, which Pillow decodes."""
-    root = image_folder(tmp_path_factory.mktemp("mixed"), 9)
-    image_folder(root, 1, ".png")
+    root = mixed_folder(tmp_path_factory.mktemp("mixed"), 9)
+    mixed_folder(root, 1, ".png")
     return ImageFolder(str(root), v1.Compose([v1.Resize((24, 20)), v1.ToTensor()]))
 
 
@@ -209,3 +281,70 @@ def test_without_torchs_table_the_function_gets_its_samples(
     monkeypatch.setattr(native_stream, "default_collate_functions", dict)
     loader = headrace.DataLoader(dataset, 4, num_workers=2, collate_fn=FIRST["nothing else"])
     assert all(map(same, loader, torch.utils.data.DataLoader(dataset, 4)))
+
+
+def untouched(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+FLOATS = v2.ToDtype(torch.float32, scale=True)
+
+
+ENDS: dict[str, list[Any]] = {
+    "ToTensor": [v1.ToTensor()],
+    "ToTensor, Normalize": [v1.ToTensor(), v1.Normalize([0.5], [0.5])],
+    "PILToTensor": [v1.PILToTensor()],
+    "ToImage": [v2.ToImage()],
+    "ToImage, ToDtype": [v2.ToImage(), FLOATS],
+    "ToImage, ToDtype, ToPureTensor": [v2.ToImage(), FLOATS, v2.ToPureTensor()],
+    "ToImage, ToDtype, RandomErasing": [v2.ToImage(), FLOATS, v2.RandomErasing(0)],
+}
+
+
+SHAPES = ((9, 9), (1, 7), (7, 1))
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 4, "collate_fn": untouched}])
+@pytest.mark.parametrize("gray", [False, True])
+@pytest.mark.parametrize(
+    ("end", "shape", "kind"),
+    [
+        *((end, (9, 9), v2.Compose) for end in ENDS),
+        *one_in(3, product(ENDS, SHAPES[1:], (v1.Compose,))),
+        *((end, (9, 9), nn.Sequential) for end in ENDS if end.startswith("ToImage")),
+    ],
+)
+def test_samples_have_torchs_strides(
+    folder: Any, end: str, shape: tuple[int, int], kind: Any, gray: bool, options: dict[str, Any]
+) -> None:
+    steps = [v2.Resize(12), v2.CenterCrop(shape), *([v2.Grayscale(1)] if gray else []), *ENDS[end]]
+    dataset = ImageFolder(str(folder), nn.Sequential(*steps) if kind is nn.Sequential else kind(steps))
+    ours = list(headrace.DataLoader(dataset, num_workers=0, **options))
+    theirs = list(data.DataLoader(dataset, **options))
+    assert same(ours, theirs)
+    pairs = zip(ours, theirs, strict=True)
+    if options["batch_size"] is None:
+        assert all(our[0].stride() == their[0].stride() for our, their in pairs)
+    else:
+        both = (
+            (a[0].stride(), b[0].stride()) for our, their in pairs for a, b in zip(our, their, strict=True)
+        )
+        assert all(our == their for our, their in both)
+
+
+@pytest.mark.parametrize("gray", [False, True])
+def test_erased_samples_have_their_values_and_torchs_strides(folder: Any, gray: bool) -> None:
+    """Whether samples are made one by one or in a batch, of a seed."""
+    erasing = v2.RandomErasing(1, value=3)
+    steps = [v2.Resize((9, 9)), *([v2.Grayscale(1)] if gray else []), v2.ToImage(), FLOATS, erasing]
+    dataset = ImageFolder(str(folder), v2.Compose(steps))
+    batch = next(iter(headrace.DataLoader(dataset, 30, seed=4, num_workers=0)))[0]
+    options: dict[str, Any] = {"collate_fn": untouched, "num_workers": 0}
+    listed = next(iter(headrace.DataLoader(dataset, 30, seed=4, **options)))
+    single = list(headrace.DataLoader(dataset, None, seed=4, num_workers=0))
+    strides = dataset[0][0].stride()
+    for expected, (one, _), (other, _) in zip(batch, listed, single, strict=True):
+        assert (expected == 3).any()
+        assert torch.equal(one, expected)
+        assert torch.equal(other, expected)
+        assert one.stride() == other.stride() == strides

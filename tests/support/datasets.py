@@ -1,0 +1,53 @@
+"""Small datasets, streams and samplers that several tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import data
+
+
+class Numbers(data.Dataset[int]):
+    """Sample i is i, times `scale`."""
+
+    def __init__(self, n: int, scale: int = 1) -> None:
+        self.n = n
+        self.scale = scale
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index * self.scale
+
+
+class Stream(data.IterableDataset[int]):
+    """So many numbers, without a state or a length."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+class DrawnOrder(data.Sampler[int]):
+    """Draws its order from torch's generator when it is started, not when it is asked for the first index."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(self.n).tolist())
+
+
+class Box:
+    """A type that torch doesn't collate."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
