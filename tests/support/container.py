@@ -51,14 +51,8 @@ def wait_for(condition: Callable[[], bool], what: str, deadline: float = DEADLIN
 
 @dataclass
 class Container:
-    """Folders and environment that entrypoints share, as containers share a volume.
-
-    Attributes:
-        workspace, run: what /workspace and /run/headrace are in the image.
-        bin: first on the PATH.
-        environment: of the entrypoint, whole.
-        started: processes that `start` made.
-    """
+    """Folders and environment that entrypoints share, as containers share a volume: `workspace` and `run` are
+    /workspace and /run/headrace in the image, `bin` is first on the PATH."""
 
     folder: Path
     environment: dict[str, str] = field(init=False)

@@ -30,13 +30,7 @@ REQUEST_BYTES = 1 << 20
 
 
 class PythonProcess:
-    """A running program.
-
-    Attributes:
-        pid: its process.
-        stdin, stdout: pipes to it, as text; None where they weren't asked for.
-        returncode: the exit code, negative for a signal; None: it runs.
-    """
+    """A running program; used as `subprocess.Popen`, whose attributes it has."""
 
     def __init__(
         self, pid: int, status: socket.socket, stdin: IO[str] | None, stdout: IO[str] | None
@@ -46,11 +40,6 @@ class PythonProcess:
         self._status = status
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: the program still runs after `timeout` seconds.
-        """
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
@@ -59,23 +48,19 @@ class PythonProcess:
         return self.returncode
 
     def poll(self) -> int | None:
-        """The exit code; None: it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it at once."""
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, text: str = "", timeout: float | None = None) -> str:
-        """Writes `text` and closes the pipe; returns what it says until its end."""
         if self.stdin is not None:
             self.stdin.write(text)
             self.stdin.close()
@@ -109,12 +94,6 @@ def start_python(
     """Starts `python -c PROGRAM ARGUMENTS`, or `python PROGRAM ARGUMENTS` where the program is a path.
 
     Args:
-        program: the text of a program, or the path of a script.
-        arguments: its arguments.
-        env: its environment; None: that of the tests, as is its working directory.
-        stdin: `subprocess.PIPE`; None: it has no input.
-        stdout: `subprocess.PIPE` or a file; None: that of the tests.
-        stderr: a file, or `subprocess.STDOUT`; None: that of the tests.
         teardown: end as an interpreter does, which takes another second: modules are torn down after the
             `atexit` handlers, and what they hold is finalized.
         fresh: Headrace is not imported yet, only torch and torchvision are.
@@ -165,22 +144,10 @@ def run_python(
     teardown: bool = False,
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, as `subprocess.run(…, capture_output=True, text=True)` does.
-
-    Args:
-        program, arguments, env, teardown, fresh: see `start_python`.
-        timeout: seconds after which it is killed.
-        check: raise CalledProcessError where its exit code isn't 0.
-    """
+    """Runs a program to its end, as `subprocess.run(…, capture_output=True, text=True)` does."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start_python(
-            program,
-            *arguments,
-            env=env,
-            stdout=out,
-            stderr=err,
-            teardown=teardown,
-            fresh=fresh,
+            program, *arguments, env=env, stdout=out, stderr=err, teardown=teardown, fresh=fresh
         )
         try:
             process.wait(timeout)
@@ -273,12 +240,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 class _End:
-    """The last of the `atexit` handlers.
-
-    Attributes:
-        code: exit code of the program.
-        at_once: end the process before modules are torn down.
-    """
+    """The last of the `atexit` handlers, which ends the process before modules are torn down."""
 
     def __init__(self) -> None:
         self.code, self.at_once = 0, True

@@ -281,7 +281,7 @@ def _of_folder(path: Path) -> Input:
     if (path / FILE_NAME).is_file():
         return PackInput(path)
     if (path / FILE).is_file():
-        return LmdbInput(path)
+        return LmdbInput.of(path)
     downloads = [tar for name in (TRAIN, VAL) for tar in path.glob(f"{name}.tar")]
     if len(downloads) == 2:
         raise PackError(f"{path} holds two data sets: pack {downloads[0]} and {downloads[1]} one by one.")
@@ -292,7 +292,7 @@ def _of_folder(path: Path) -> Input:
 
 def _of_file(path: Path) -> Input:
     if path.suffix in (".mdb", ".lmdb"):
-        return LmdbInput(path)
+        return LmdbInput.of(path)
     if path.suffix != ".tar":
         raise PackError(f"{path} is neither a folder, a .tar file nor an LMDB (.mdb, .lmdb).")
     return IlsvrcInput(path) if path.stem in (TRAIN, VAL) else PackInput(path)

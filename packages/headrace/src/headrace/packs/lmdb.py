@@ -160,83 +160,75 @@ class LmdbShards:
             ) from error
 
 
-class LmdbReader:
-    """An LMDB that is read, by any thread. Raises PackError if it can't be opened."""
+class LmdbInput(Input):
+    """The samples of an LMDB, given by its folder or its file. Raises PackError if it can't be opened."""
 
+    kind = "LMDB"
     _lock = threading.Lock()
-    _readers: ClassVar[WeakValueDictionary[str, LmdbReader]] = WeakValueDictionary()
+    _opened: ClassVar[WeakValueDictionary[str, LmdbInput]] = WeakValueDictionary()
 
     @classmethod
-    def of(cls, file: Path) -> LmdbReader:
-        """The one reader of `file`, as LMDB refuses to open a file twice in a process."""
+    def of(cls, path: Path) -> LmdbInput:
+        """The one input for `path`, as LMDB refuses to open a file twice in a process."""
         with cls._lock:
-            path = os.path.realpath(file)
-            reader = cls._readers.get(path) or cls(file)
-            cls._readers[path] = reader
-            return reader
+            file = os.path.realpath(path / FILE if path.is_dir() else path)
+            opened = cls._opened.get(file) or cls(Path(file))
+            cls._opened[file] = opened
+            return opened
 
     def __init__(self, file: Path) -> None:
         lmdb = require("lmdb", "lmdb")
-        self.file = file
+        self._file = file
         try:
-            self.env: Any = lmdb.open(str(file), subdir=False, readonly=True, lock=False)
+            self._env: Any = lmdb.open(str(file), subdir=False, readonly=True, lock=False)
         except lmdb.Error as error:
             raise PackError(f"{file} can't be opened as an LMDB: {error}.") from error
         # LMDB maps the file into memory: to read what isn't there would end the process.
-        pages, there = self.env.info()["last_pgno"] + 1, os.stat(file).st_size
-        if pages * self.env.stat()["psize"] > there:
-            self.env.close()
+        pages, there = self._env.info()["last_pgno"] + 1, os.stat(file).st_size
+        if pages * self._env.stat()["psize"] > there:
+            self._env.close()
             raise PackError(f"{file} has {there:,} bytes and {pages:,} pages: it was cut short.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LmdbInput.of, (self._file,)  # each process opens it
+
+    def items(self) -> Listing:
+        with self._transaction() as transaction:
+            return Listing.of(self._items(transaction))
+
+    def read(self, item: Item) -> Sample:
+        return self.sample(bytes.fromhex(item.names[0]), item.key)
 
     def sample(self, key: bytes, name: str) -> Sample:
         """Reads the sample of `key`, which becomes `name`. Raises PackError."""
-        try:
-            with self.env.begin(buffers=True) as transaction:
-                return parse_value(transaction.get(key), name, str(self.file))
-        except require("lmdb", "lmdb").Error as error:
-            raise PackError(f"{self.file} is damaged: {error}.") from error
+        with self._transaction() as transaction:
+            return parse_value(transaction.get(key), name, str(self._file))
 
-    def keys(self, transaction: Any) -> list[bytes]:
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                yield transaction
+        except (require("lmdb", "lmdb").Error, ValueError) as error:
+            raise PackError(f"{self._file} is damaged: {error}.") from error
+
+    def _items(self, transaction: Any) -> Iterator[Item]:
+        stamp = os.stat(self._file).st_mtime_ns
+        for number, key in enumerate(self._keys(transaction)):
+            stored = transaction.get(key)
+            if stored is None:
+                raise PackError(f"{self._file} has no {key!r}, which its __keys__ or __len__ promise.")
+            text = key.decode("utf-8", "backslashreplace")
+            yield Item(text, len(stored), stamp, number, (key.hex(),))  # a key may be any bytes
+
+    def _keys(self, transaction: Any) -> list[bytes]:
         """All keys, in the order that the usual scripts go by."""
         keys = read_object(transaction.get(b"__keys__"))
         if isinstance(keys, list) and keys:
             return [key if isinstance(key, bytes) else str(key).encode() for key in keys]
         count = read_object(transaction.get(b"__len__"))
         known = isinstance(count, int) and transaction.get(b"0") is not None
-        if known and 0 <= count <= self.env.stat()["entries"]:
+        if known and 0 <= count <= self._env.stat()["entries"]:
             return [b"%d" % i for i in range(count)]
         stored = (bytes(key) for key in transaction.cursor().iternext(values=False))
         return [key for key in stored if not (key.startswith(b"__") and key.endswith(b"__"))]
-
-
-class LmdbInput(Input):
-    """The samples of an LMDB, given by its folder or its file. Raises PackError if it can't be opened."""
-
-    kind = "LMDB"
-
-    def __init__(self, path: Path) -> None:
-        self._reader = LmdbReader.of(path / FILE if path.is_dir() else path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # An LMDB is opened once in a process, and not sent.
-        return type(self), (self._reader.file,)
-
-    def items(self) -> Listing:
-        try:
-            return Listing.of(self._items())
-        except (require("lmdb", "lmdb").Error, ValueError) as error:
-            raise PackError(f"{self._reader.file} is damaged: {error}.") from error
-
-    def _items(self) -> Iterator[Item]:
-        file = self._reader.file
-        stamp = os.stat(file).st_mtime_ns
-        with self._reader.env.begin(buffers=True) as transaction:
-            for number, key in enumerate(self._reader.keys(transaction)):
-                stored = transaction.get(key)
-                if stored is None:
-                    raise PackError(f"{file} has no {key!r}, which its __keys__ or __len__ promise.")
-                text = key.decode("utf-8", "backslashreplace")
-                yield Item(text, len(stored), stamp, number, (key.hex(),))  # a key may be any bytes
-
-    def read(self, item: Item) -> Sample:
-        return self._reader.sample(bytes.fromhex(item.names[0]), item.key)

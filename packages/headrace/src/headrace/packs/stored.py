@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import PackError
-from headrace.packs.lmdb import LmdbReader, parse_value
+from headrace.packs.lmdb import LmdbInput, parse_value
 from headrace.packs.places import DiskFolder, Folder, StoreFolder
 from headrace.packs.samples import Sample
 from headrace.packs.tar import member_stem, parse_label
@@ -97,8 +97,8 @@ class StoredPack:
         return Sample(key, extension, image, label, fields)
 
     @cached_property
-    def _lmdb(self) -> LmdbReader:
-        return LmdbReader.of(self.index.path.parent / self.index.about.shards[0].name)
+    def _lmdb(self) -> LmdbInput:
+        return LmdbInput.of(self.index.path.parent / self.index.about.shards[0].name)
 
     def _bytes(self, row: int, offset: int, size: int) -> bytes:
         data = self.folder.read(self.shard_of(row), offset, offset + size)
