@@ -74,9 +74,8 @@ def memory(count: int, place: Path) -> None:
     """Prints the largest memory of this process up to the end of each step towards an index of `count`
     samples: what it allocated itself, and that with the files that it maps, which the system may drop."""
     from headrace._native.ffi import ImageFacts
-    from headrace.packs.listing import Item, Listing, make_layout
     from headrace.packs.rows import Packed, Rows, part_path, write_index
-    from headrace.packs.samples import Sample
+    from headrace.packs.samples import Item, Listing, Sample, make_layout
     from headrace.sources.pack_index import PackAbout, Shard
 
     begin, image, most = time.perf_counter(), bytes(100), 0

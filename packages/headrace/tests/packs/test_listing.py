@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 
-from headrace.packs.listing import Item, Listing, make_layout
+from headrace.packs.samples import Item, Listing, make_layout
 
 ODD = [
     Item("n01/plain", 10, 1_700_000_000_000_000_000, 3, ("n01/plain.JPEG", "n01/plain.txt")),

@@ -16,7 +16,7 @@ import headrace
 from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
-from headrace.packs.listing import make_layout
+from headrace.packs.samples import make_layout
 from support.jpegs import image_folder
 from support.pack_folders import contents
 from support.watched_images import Watched

@@ -18,11 +18,10 @@ from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
 from headrace.packs.destinations import Destination, differences, exists
 from headrace.packs.inputs import open_input
-from headrace.packs.listing import Layout, Listing, make_layout
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.on_ray import build_on_ray
 from headrace.packs.rows import Packed, examine, write_index
-from headrace.packs.samples import Input, ProgressCallback, in_order
+from headrace.packs.samples import Input, Layout, Listing, ProgressCallback, in_order, make_layout
 from headrace.packs.tar import TarShards, shard_name
 from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
@@ -136,7 +135,6 @@ def build(  # noqa: PLR0913
 
 
 def _write_index(folder: Path, shards: Shards, classes: tuple[str, ...], made: dict[str, Any]) -> None:
-    shards.complete()
     parts = []
     for number, part in enumerate(shards.parts()):
         if part is None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from headrace._files import sync_folder
 from headrace.errors import PackError, size
-from headrace.packs.listing import Layout
 from headrace.packs.places import DiskFolder
 from headrace.packs.rows import Part, naming, pack_file, part_path
+from headrace.packs.samples import Layout
 from headrace.packs.tar import shard_name
 from headrace.remote.client import is_url
 from headrace.remote.store import Found, Store

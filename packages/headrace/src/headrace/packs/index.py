@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ def build_entry_index(
     walk = DiskFolder(root).walk()
     paths = (os.path.normpath(f"{place}/{name}") for place, names in walk for name in names)
     files = sorted(os.fsencode(path) for path in paths if path.lower().endswith(JPEG_EXTENSIONS))
-    target = _writable_place(root)
+    target = _place(*index_places(root))
     parts = target.with_suffix(".parts")
     parts.mkdir(exist_ok=True)
     known = {row[0]: row for row in _known_rows(root, parts)}
@@ -111,9 +111,9 @@ def build_entry_index(
     return IndexSummary(target, len(files), indexed, data_bytes, target.stat().st_size, reused)
 
 
-def _writable_place(root: str | os.PathLike[str]) -> Path:
-    inside, cache = index_places(root)
-    if os.access(inside.parent, os.W_OK):
+def _place(inside: Path | None, cache: Path) -> Path:
+    """The first of two places that can be written to."""
+    if inside is not None and os.access(inside.parent, os.W_OK):
         return inside
     cache.parent.mkdir(parents=True, exist_ok=True)
     return cache
@@ -178,7 +178,10 @@ def build_shard_index(
     shards = resolved_shards(path)
     if is_lmdb(shards[0]):
         raise lmdb_refused(shards[0])
-    target = _target(Path(path), shards)
+    inside = Path(path) / FILE_NAME
+    target = _place(inside if Path(path).is_dir() else None, kept_index(shards))
+    if target == inside and inside.is_file() and PackIndex(inside).about.made.get("by") != "headrace index":
+        raise PackError(f"{inside} was made by headrace pack and has all that an index can have.")
     work = target.with_name(target.name + ".partial")
     with naming(target):
         part_path(work, 0).parent.mkdir(parents=True, exist_ok=True)
@@ -201,17 +204,6 @@ def build_shard_index(
     _, begins, ends = index.entries()
     data_bytes = sum(file.size for file in files)
     return IndexSummary(target, len(index), int((ends > begins).sum()), data_bytes, index.nbytes)
-
-
-def _target(path: Path, shards: Sequence[Path]) -> Path:
-    inside = path / FILE_NAME
-    if not path.is_dir() or not os.access(path, os.W_OK):
-        kept = kept_index(shards)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        return kept
-    if inside.is_file() and PackIndex(inside).about.made.get("by") != "headrace index":
-        raise PackError(f"{inside} was made by headrace pack and has all that an index can have.")
-    return inside
 
 
 def _part(path: Path, number: int, shard: Path, workers: int) -> Part:

@@ -15,9 +15,8 @@ from weakref import WeakValueDictionary
 from PIL import Image
 
 from headrace.errors import PackError, require
-from headrace.packs.listing import Item, Layout, Listing
 from headrace.packs.rows import Packed, Part, Rows, part_path
-from headrace.packs.samples import JPEG_START, PILLOW_ERRORS, Input, Sample
+from headrace.packs.samples import JPEG_START, PILLOW_ERRORS, Input, Item, Layout, Listing, Sample
 from headrace.sources.pack_index import Shard
 
 FILE = "data.mdb"
@@ -121,17 +120,14 @@ class LmdbShards:
             # Before the commit, by which the rows count.
             rows.write(part_path(self.folder, shard), 0)
 
-    def complete(self) -> None:
-        """Writes what readers ask for, once all samples are there."""
+    def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
+        """What the index says of the file, to which this adds what readers ask for."""
+        del parts
         count, packb = len(self._layout.items), require("msgpack", "lmdb").packb
         if self._entries() == count:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
                 transaction.put(b"__keys__", packb([b"%d" % number for number in range(count)]))
-
-    def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
-        """What the index says of the file."""
-        del parts
         return (Shard(FILE, self._path.stat().st_size),)
 
     def _entries(self) -> int:

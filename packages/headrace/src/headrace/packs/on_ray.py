@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import ConfigError, PackError, require
-from headrace.packs.listing import Listing
+from headrace.packs.samples import Listing
 
 # How often a shard is started again after its process or its node died.
 RETRIES = 5

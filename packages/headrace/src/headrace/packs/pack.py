@@ -10,10 +10,10 @@ from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError
 from headrace.packs import DEFAULT_SHARD_SIZE
-from headrace.packs.changes import Changes, Encoding
 
 if TYPE_CHECKING:  # only packing needs pyarrow
     from headrace.packs.build import PackSummary
+    from headrace.packs.changes import Encoding
 
 Format = Literal["tar", "lmdb"]
 
@@ -90,6 +90,9 @@ def pack(
         >>> headrace.pack("imagenet/train", "train.pack")  # doctest: +SKIP
         >>> train = headrace.PackedDataset("train.pack", transform)  # doctest: +SKIP
     """
+    from headrace.packs.build import build
+    from headrace.packs.changes import Changes
+
     changes = Changes(optimize, strip, reencode, max_side, quality)
     if format not in get_args(Format):
         raise ConfigError(f"format ({format!r}) must be 'tar' or 'lmdb'.")
@@ -101,8 +104,6 @@ def pack(
         raise ConfigError(
             f"shuffle ({shuffle!r}) must be an int, the seed of the order, or None for no shuffling."
         )
-    from headrace.packs.build import build
-
     return build(
         src,
         dest,

@@ -143,9 +143,6 @@ class TarShards:
             file.write(END)
         rows.write(part_path(self.folder, shard), size + len(END))
 
-    def complete(self) -> None:
-        """Does nothing: shards need no end."""
-
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the files."""
         return tuple(Shard(shard_name(i), part.shard_bytes) for i, part in enumerate(parts))

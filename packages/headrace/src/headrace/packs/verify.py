@@ -18,9 +18,8 @@ from headrace._machine import usable_cores
 from headrace.errors import PackError, printable
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
-from headrace.packs.listing import Item
 from headrace.packs.rows import checksum
-from headrace.packs.samples import PILLOW_ERRORS, Input, ProgressCallback, Sample, in_order
+from headrace.packs.samples import PILLOW_ERRORS, Input, Item, ProgressCallback, Sample, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
