@@ -296,7 +296,12 @@ def test_numbers_of_workers_are_tried_upwards(
 ) -> None:
     monkeypatch.setattr("headrace_doctor.measure.subject.TRIES_IN_VAIN", 2)
     asked: list[int] = []
-    found = best_workers(above, lambda count: asked.append(count) or rates[count], 10.0, enough=80.0)
+
+    def rate_of(count: int) -> float:
+        asked.append(count)
+        return rates[count]
+
+    found = best_workers(above, rate_of, 10.0, enough=80.0)
     assert (found, asked) == (best, tried)
 
 

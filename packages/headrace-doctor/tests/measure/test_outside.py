@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections import namedtuple
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,7 +16,7 @@ from headrace_doctor.measure import outside as module
 from headrace_doctor.measure import processes
 from headrace_doctor.measure.nvml import Gpu
 from headrace_doctor.measure.outside import Outside, busiest_gpu, own_memory
-from headrace_doctor.measure.processes import TreeLook
+from headrace_doctor.measure.processes import ProcessLook
 from headrace_doctor.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
@@ -51,8 +49,9 @@ def test_children_are_seen_with_their_parent(
     while len(outside.usage(began)) < 3:
         time.sleep(0.05)
     outside.stop()
-    for process in module.look(family.pid).processes:
-        os.kill(process.pid, signal.SIGKILL)
+    parent = psutil.Process(family.pid)
+    for process in (*parent.children(), parent):
+        process.kill()
     family.communicate()
     for usage in outside.usage(began):
         assert usage["cpu"] > 0.02
@@ -65,28 +64,10 @@ def test_children_are_seen_with_their_parent(
 
 def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
+    ended = psutil.Process(process.pid)
     process.wait()
     assert own_memory(process.pid) == 0
-    Outside(process.pid, tmp_path).stop()
-
-
-def test_a_child_that_ends_while_children_are_counted_is_left_out(
-    family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (child,) = processes.descendants(family.pid)
-    listed = os.listdir
-
-    def list_folder(path: Path) -> list[str]:
-        if f"/{child}/" in f"{path}":
-            raise FileNotFoundError(path)
-        return listed(path)
-
-    monkeypatch.setattr(os, "listdir", list_folder)
-    assert processes.descendants(family.pid) == [child]
-    for pid in (family.pid, child):
-        os.kill(pid, signal.SIGKILL)
-    family.communicate()
-    assert processes.descendants(family.pid) == []
+    assert processes.family(ended) == {}
 
 
 def test_only_cores_that_may_be_used_are_counted_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,41 +96,32 @@ def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.M
     assert busiest_gpu({7}) == (None, None)
 
 
-def test_pages_are_counted_seldom_and_growth_in_between_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = []
+def test_growth_between_two_counts_of_pages_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
 
-    def slowly(pid: int) -> int:
+    def count(pid: int) -> int:
         counted.append(pid)
-        time.sleep(0.1)  # the next count is 20 seconds away
-        return 1_000_000
+        return 5_000_000
 
+    monkeypatch.setattr(module, "own_memory", count)
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(module, "own_memory", slowly)
-    announce_phase(tmp_path, "actual")
-    read = "sys.stdin.readline()"
-    grows = f"import sys; {read}; held = bytearray(64_000_000); print(flush=True); {read}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", grows], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    monkeypatch.setattr(module, "LOOKS_BETWEEN_COUNTS", 1000)
+    looks = iter(range(1_000_000))
+
+    def growing(root: psutil.Process) -> dict[int, ProcessLook]:
+        look = ProcessLook(0.0, "", 0.0, 7_000_000 + 1_000_000 * next(looks), 0)
+        return {os.getpid(): look, os.getpid() + 1: look}
+
+    monkeypatch.setattr(module, "family", growing)
     began = time.perf_counter()
-    outside = Outside(process.pid, tmp_path)
-    while len(outside.usage(began)) < 2:
-        time.sleep(0.05)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    process.stdout.readline()
-    grown = time.perf_counter()
-    while len(outside.usage(grown)) < 2:
-        time.sleep(0.05)
+    outside = Outside(os.getpid(), tmp_path)
+    while len(outside.usage(began)) < 3:
+        time.sleep(0.02)
     outside.stop()
-    process.communicate("\n")
-    assert counted == [process.pid]
     rows = outside.usage(began)
-    assert rows[-1]["memory"] - rows[0]["memory"] >= 63e6
+    assert counted == [os.getpid(), os.getpid() + 1]
+    assert rows[1]["memory"] - rows[0]["memory"] == 2_000_000
+    assert rows[1]["workers_memory"] - rows[0]["workers_memory"] == 1_000_000
 
 
 def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,30 +135,3 @@ def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch
             time.sleep(0.02)
     outside.stop()
     assert told == ["actual", "demand"]
-
-
-def test_a_child_that_starts_between_counts_has_no_pages_of_its_own_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To count them takes too long where a loader starts its workers again every few seconds."""
-    counted: list[int] = []
-
-    def count(pid: int) -> int:
-        counted.append(pid)
-        return 5_000_000
-
-    monkeypatch.setattr(module, "own_memory", count)
-    monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600.0)
-    outside = Outside(os.getpid(), tmp_path)
-    process = module.look(os.getpid()).processes[0]
-    first = TreeLook(0.0, (process,), 2.0)
-    second = TreeLook(0.0, (process, replace(process, pid=process.pid + 1, memory=7_000_000)), 2.0)
-    third = TreeLook(0.0, (process, replace(process, pid=process.pid + 1, memory=9_000_000)), 2.0)
-    monkeypatch.setattr(module, "SHARE_OF_TIME", 1e-9)
-    owned = [outside._own_memory(tree) for tree in (first, second, third)]
-    outside.stop()
-    assert counted == [process.pid]
-    assert owned[1:] == [
-        {process.pid: 5_000_000, process.pid + 1: 0},
-        {process.pid: 5_000_000, process.pid + 1: 2_000_000},
-    ]

@@ -1,25 +1,48 @@
-"""`headrace top`: watches a running job from outside."""
+"""`headrace top`: watches the loaders of a running job from outside."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import psutil
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from headrace_doctor.cli.progress import JsonFile, check_outputs, failing, give_json
-from headrace_doctor.errors import ConfigError, printable
-from headrace_doctor.measure.processes import look
+from headrace_doctor.errors import ConfigError, printable, size
+from headrace_doctor.measure.processes import cores_of, family
 
 if TYPE_CHECKING:
     from headrace.export import Job
+
+Json = dict[str, Any]
+# Shares of waited time from which on a loader is called late, and too slow; see docs/stats.md.
+LATE, SLOW = 0.05, 0.20
+ROWS = 12  # loaders that are shown: those that wait most
+FIRST_SECONDS = 0.5  # until the first frame, if the interval is longer
+LONG_SECONDS = 2.0  # a step that has waited this long gets a line of its own
+NOT_PUBLISHED = (
+    "Throughput, stall and queue are known of headrace.DataLoader only, once it is iterated over. For torch's"
+    " DataLoader: headrace doctor run SCRIPT"
+)
+NO_EPOCH: Json = dict.fromkeys(
+    ("number", "batches", "skipped", "samples", "samples_per_second", "stall_share", "ready", "depth"), 0
+) | {"length": None, "state": "new"}
+# What is shown as it was published.
+COPIED = (
+    *("number", "dataset", "batch_size", "samples", "waiting_seconds", "memory_used", "memory_allowed"),
+    *("skipped", "replaced"),
+)
 
 
 def top(
@@ -34,8 +57,6 @@ def top(
 
     Exit codes: 0 shown; 2 wrong usage, or no such job.
     """
-    from headrace_doctor.cli.top_view import Watch, draw, show
-
     check_outputs(json_file)
     console = Console(highlight=False)
     with failing("top", Console(stderr=True)):
@@ -44,23 +65,36 @@ def top(
             print_jobs(console, chosen, json_file)
             return
         watch = Watch(chosen)
-        if not watch.look():
-            raise ConfigError(f"there is no process {chosen}.")
     if not (json_file or once) and sys.stdin.isatty() and console.is_terminal:
         if show(console, watch, interval):
             console.print(f"Process {chosen} has ended.")
         return
-    time.sleep(interval)
-    watch.look()
-    if give_json(watch.frame(), json_file):
-        console.print(draw(watch.frame()))
+    with failing("top", Console(stderr=True)):
+        time.sleep(interval)
+        frame = watch.frame()
+        if frame is None:
+            raise ConfigError(f"process {chosen} has ended.")
+    if give_json(frame, json_file):
+        console.print(draw(frame))
 
 
-def roots(found: Iterable[Job]) -> dict[int, list[int]]:
+def running(known: Mapping[str, Job]) -> list[Job]:
+    """This user's processes that can be asked about their loaders, or none if Headrace isn't installed."""
+    try:
+        from headrace.export import jobs
+    except ModuleNotFoundError:
+        return []
+    return jobs(known)
+
+
+def roots(running: Iterable[Job]) -> dict[int, list[int]]:
     """The numbers of jobs, each with those of its processes that publish: ranks that one launcher has started
     are one job, and a process's descendants are part of it."""
-    pids = {job.pid: job for job in found}
-    parents = {pid: _ancestors(pid) for pid in pids}
+    pids = {job.pid: job for job in running}
+    parents: dict[int, list[int]] = {pid: [] for pid in pids}
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            parents[pid] = [one.pid for one in psutil.Process(pid).parents()]  # nearest first
     own = [pid for pid in pids if not pids.keys() & set(parents[pid])]
     launchers = {}
     for pid in own:
@@ -76,14 +110,6 @@ def roots(found: Iterable[Job]) -> dict[int, list[int]]:
     return jobs_of
 
 
-def _ancestors(pid: int) -> list[int]:
-    """Nearest first."""
-    try:
-        return [one.pid for one in psutil.Process(pid).parents()]
-    except psutil.NoSuchProcess:
-        return []
-
-
 def choose(pid: int | None) -> int | list[int]:
     """The job to show, or those to choose from."""
     if pid is not None:
@@ -96,25 +122,198 @@ def choose(pid: int | None) -> int | list[int]:
                     soft_wrap=True,
                 )
         return pid
-    from headrace_doctor.cli.top_view import running
-
-    found = list(roots(running({})))
-    if not found:
+    pids = list(roots(running({})))
+    if not pids:
         raise ConfigError(
             "no running Headrace jobs found for this user. headrace top PID shows what can be seen of any"
             " job from outside."
         )
-    return found[0] if len(found) == 1 else found
+    return pids[0] if len(pids) == 1 else pids
 
 
 def print_jobs(console: Console, pids: list[int], json_file: Path | None) -> None:
     """Lists jobs to choose from, or gives them as JSON."""
-    from headrace_doctor.cli.top_view import duration
-
-    trees = [(pid, look(pid).processes) for pid in pids]
-    rows = [(pid, time.time() - tree[0].started, tree[0].command) for pid, tree in trees if tree]
+    rows = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            rows.append((pid, time.time() - process.create_time(), " ".join(process.cmdline())))
     if not give_json([{"pid": p, "uptime": up, "command": command} for p, up, command in rows], json_file):
         return
     for number, uptime, command in rows:
         console.print(f"{number:>8} {duration(uptime):>9}  {printable(command)}", markup=False, no_wrap=True)
     console.print("Several jobs: headrace top PID shows one.")
+
+
+class Watch:
+    """One job: a process and all its descendants, any of which may have loaders.
+
+    Args:
+        pid: number of the process.
+
+    Raises:
+        ConfigError: there is no such process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        try:
+            self._root = psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            raise ConfigError(f"there is no process {pid}.") from None
+        self._jobs: dict[str, Job] = {}
+        self._before = (time.perf_counter(), 0.0, dict[int, Json]())
+        self.frame()
+
+    def frame(self) -> Json | None:
+        """The job since the last call, as `headrace top --json` prints it, or None once it has ended.
+
+        Returns:
+            A dict of JSON types. "ranks" are the processes with loaders, by rank; each of their loaders has
+            what it publishes, with "samples_per_second", "left_seconds" of the epoch and "stall" (the share
+            of the steps' time that they waited, or None if there was no step).
+        """
+        processes = family(self._root)
+        if not processes:
+            return None
+        self._jobs = {job.name: job for job in running(self._jobs)}
+        answers = {job.pid: job.ask() for job in self._jobs.values() if job.pid in processes}
+        known = {pid: answer for pid, answer in answers.items() if answer is not None}
+        clock, cpu = time.perf_counter(), sum(one.cpu_seconds for one in processes.values())
+        (clock_before, cpu_before, answers_before), self._before = self._before, (clock, cpu, known)
+        ranks = [_rank(pid, answers_before.get(pid), answer) for pid, answer in known.items()]
+        root, seconds = processes[self._root.pid], max(1e-9, clock - clock_before)
+        return {
+            "seconds": seconds,
+            "pid": self._root.pid,
+            "command": root.command,
+            "uptime": time.time() - root.started,
+            "processes": len(processes),
+            "cpu": max(0.0, cpu - cpu_before) / seconds,
+            "cores": cores_of(self._root.pid),
+            "memory": sum(one.memory for one in processes.values()),
+            "ranks": sorted(ranks, key=lambda one: (one["rank"] is None, one["rank"] or 0, one["pid"])),
+            "silent": [pid for pid in answers.keys() - known.keys() if os.path.exists(f"/proc/{pid}")],
+        }
+
+
+def show(console: Console, watch: Watch, interval: float) -> bool:
+    """Draws until Ctrl-C or SIGTERM (False), or the job's end (True); restores the terminal."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pause = min(interval, FIRST_SECONDS)
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        while True:
+            time.sleep(pause)
+            frame = watch.frame()
+            if frame is None:
+                return True
+            live.update(draw(frame), refresh=True)
+            pause = interval
+    return False
+
+
+def _rank(pid: int, before: Json | None, now: Json) -> Json:
+    old = {one["number"]: one for one in before["loaders"]} if before is not None else {}
+    seconds = 0.0 if before is None else now["clock"] - before["clock"]
+    loaders = [_loader(old.get(one["number"]), one, seconds) for one in now["loaders"]]
+    numbers = {
+        name: int(now[name]) if (now[name] or "").isdecimal() else None
+        for name in ("rank", "local_rank", "world_size")
+    }
+    return {"pid": pid, **numbers, "loaders": sorted(loaders, key=lambda one: int(one["number"]))}
+
+
+def _loader(before: Json | None, now: Json, seconds: float) -> Json:
+    epoch = now["epoch"] or NO_EPOCH
+    state = "starting" if epoch["state"] == "running" and not epoch["batches"] else epoch["state"]
+    then, seconds = (before, seconds) if before is not None and seconds > 0 else (now, 1.0)
+    samples, batches = ((now[name] - then[name]) / seconds for name in ("samples", "batches"))
+    stall = None
+    if then is not now and state == "running":
+        (stalled, started), (stalled_then, started_then) = _waited(now), _waited(then)
+        stepping = seconds - (started - started_then)
+        stall = min(1.0, max(0.0, (stalled - stalled_then) / stepping)) if stepping > 0 else None
+    done, length = epoch["batches"] + epoch["skipped"], epoch["length"]
+    left = max(0, length - done) / batches if state == "running" and length and batches > 0 else None
+    return {
+        **{name: now[name] for name in COPIED},
+        "state": state,
+        "epoch": epoch["number"],
+        "batches": done,
+        "length": length,
+        "left_seconds": left,
+        "samples_per_second": samples,
+        "stall": stall,
+        "epoch_samples": epoch["samples"],
+        "epoch_samples_per_second": epoch["samples_per_second"],
+        "epoch_stall": epoch["stall_share"],
+        "ready": epoch["ready"],
+        "depth": epoch["depth"],
+    }
+
+
+def _waited(answer: Json) -> tuple[float, float]:
+    """Seconds waited by steps, and for first batches; a wait that still lasts included."""
+    first = answer["epoch"] is not None and not answer["epoch"]["batches"]
+    lasting = answer["waiting_seconds"]
+    return answer["stall_seconds"] + (0 if first else lasting), answer["startup_seconds"] + first * lasting
+
+
+def draw(frame: Json) -> Group:
+    """The whole view, for 80 columns and more."""
+    title = Text(f"headrace top  pid {frame['pid']}, up {duration(frame['uptime'])}  ", style="bold")
+    program, _, arguments = printable(frame["command"]).partition(" ")  # which others choose
+    title.append(f"{program.rpartition('/')[2]} {arguments}", style="not bold dim").no_wrap = True
+    others = f", {frame['processes'] - 1} more processes" if frame["processes"] > 1 else ""
+    used = f"cpu {frame['cpu']:.2f} of {frame['cores']:g} cores; {size(frame['memory'])} resident{others}"
+    lines: list[RenderableType] = [title, Text(used)]
+    rows = [(rank, loader) for rank in frame["ranks"] for loader in rank["loaders"]]
+    rows.sort(key=lambda row: (row[1]["state"] not in ("starting", "running"), -(row[1]["stall"] or 0.0)))
+    if rows:
+        lines += ["", _table(rows[:ROWS])]
+    elif not frame["silent"]:
+        lines += ["", NOT_PUBLISHED]
+    if len(rows) > ROWS:
+        lines.append(Text(f"and {len(rows) - ROWS} more loaders", style="dim"))
+    for rank, loader in rows[:ROWS]:
+        waits = loader["waiting_seconds"]
+        parts = [f"{loader[what]:,} samples {what}" for what in ("skipped", "replaced") if loader[what]]
+        if loader["state"] in ("starting", "running") and waits >= LONG_SECONDS:
+            parts.append(f"a batch has been awaited for {waits:.1f} s")
+        if parts:
+            lines.append(Text(f"process {rank['pid']}: {', '.join(parts)}", style="yellow"))
+    lines += [Text(f"process {pid} doesn't answer", style="yellow") for pid in frame["silent"]]
+    return Group(*lines)
+
+
+def _table(rows: list[tuple[Json, Json]]) -> Table:
+    """A row for each loader; those whose steps wait most come first."""
+    table = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
+    for name in ("rank", "pid", "samples/s", "stall", "ready", "epoch", "left", "loader"):
+        justify: Literal["left", "right"] = "left" if name in ("epoch", "loader") else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
+    for rank, loader in rows:
+        number = "" if rank["rank"] is None else str(rank["rank"])
+        running = loader["state"] == "running"
+        rate = loader["samples_per_second" if running else "epoch_samples_per_second"]
+        share = loader["stall"] if running else loader["epoch_stall"]
+        style = "" if share is None else "red" if share > SLOW else "yellow" if share >= LATE else "green"
+        stall = Text("" if share is None else f"{share:.1%}", style=style)
+        queue = f"{loader['ready']:.1f} of {loader['depth']}" if loader["depth"] else ""
+        dataset = Text(f"{loader['number']}: {printable(loader['dataset'])}")
+        left = "" if loader["left_seconds"] is None else duration(loader["left_seconds"])
+        epoch = "not started" if loader["state"] == "new" else f"{loader['epoch']} {loader['state']}"
+        if running:
+            whole = "" if loader["length"] is None else f" of {loader['length']:,}"
+            epoch = f"{loader['epoch']}, batch {loader['batches']:,}{whole}"
+        cells = (number, str(rank["pid"]), f"{rate:,.0f}", stall, queue, epoch, left, dataset)
+        table.add_row(*cells, style="" if running else "dim")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """As 1:02:33, or 0:07."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

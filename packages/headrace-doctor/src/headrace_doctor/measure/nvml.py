@@ -1,14 +1,12 @@
-"""How busy GPUs are, by NVML: `pip install "headrace[gpu]"`."""
+"""How busy GPUs are, by NVML: `pip install "headrace-doctor[gpu]"`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU at one moment.
 
     Attributes:
@@ -17,7 +15,7 @@ class Gpu:
         pids: processes that compute on it, as far as NVML tells; inside a container often none.
     """
 
-    memory_used: int
+    memory_used: int = 0
     busy: float = 0.0
     pids: tuple[int, ...] = ()
 
@@ -33,31 +31,22 @@ def gpus() -> tuple[Gpu, ...]:
 
 def ask(nvml: Any) -> tuple[Gpu, ...]:
     """The same of `nvml`, the module pynvml or one with its functions."""
-    try:
+    with suppress(nvml.NVMLError):
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return ()
-    try:
-        return tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    except nvml.NVMLError:
-        return ()
-    finally:
-        nvml.nvmlShutdown()
+        try:
+            return tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        finally:
+            nvml.nvmlShutdown()
+    return ()
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
-    def tell(function: Callable[..., Any]) -> Any:
-        """None if this GPU, or this driver, doesn't tell."""
-        try:
-            return function(handle)
-        except nvml.NVMLError:
-            return None
-
-    memory, rates = tell(nvml.nvmlDeviceGetMemoryInfo), tell(nvml.nvmlDeviceGetUtilizationRates)
-    return Gpu(
-        memory_used=int(memory.used) if memory else 0,
-        busy=rates.gpu / 100 if rates else 0.0,
-        pids=tuple(one.pid for one in tell(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
-    )
+    handle, gpu = nvml.nvmlDeviceGetHandleByIndex(index), Gpu()
+    # A GPU, or its driver, may lack any of them.
+    with suppress(nvml.NVMLError):
+        gpu = gpu._replace(memory_used=int(nvml.nvmlDeviceGetMemoryInfo(handle).used))
+    with suppress(nvml.NVMLError):
+        gpu = gpu._replace(busy=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+    with suppress(nvml.NVMLError):
+        gpu = gpu._replace(pids=tuple(one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    return gpu
