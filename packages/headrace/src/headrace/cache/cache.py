@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet, finalize
 
 from headrace.cache import files
-from headrace.cache.records import CacheStats, Claim, Record, State
+from headrace.cache.records import CacheStats, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
 
 # Records that a process remembers to have checked: at most 150 MB. Then it checks again.
@@ -47,7 +47,7 @@ class Cache:
         self._folder = Path(folder).absolute()
         self._capacity = capacity
         self._closed = False
-        self._checked: set[str] = set()
+        self._checked: set[int] = set()
         self._reset()
         _caches.add(self)
         with self._locked():
@@ -72,27 +72,25 @@ class Cache:
         Raises:
             CacheError: the folder can't be used. On a full disk the answer is "full" instead.
         """
-        self._check_open()
         with self._explained():
             paths = [self._path(record) for record in records]
-            states: list[State | None] = [
-                "ready" if self._is_ready(path, record) else None
+            claims = [
+                Claim("ready", path) if self._is_ready(path, record) else None
                 for path, record in zip(paths, records, strict=True)
             ]
-            missing = [i for i, state in enumerate(states) if state is None]
-            if missing:
-                rooms = [files.room(files.stored_size(records[i])) for i in missing]
-                with self._locked() as ledger:
-                    self._make_room(ledger, sum(room for room in rooms if room <= self._capacity))
-                    for i in missing:
-                        states[i] = self._decide(ledger, paths[i], records[i])
+        missing = [i for i, claim in enumerate(claims) if claim is None]
+        if missing:
+            rooms = [files.room_of(records[i]) for i in missing]
+            with self._locked() as ledger:
+                self._make_room(ledger, sum(room for room in rooms if room <= self._capacity))
+                for i in missing:
+                    claims[i] = self._decide(ledger, paths[i], records[i])
+        answers = [claim for claim in claims if claim is not None]
+        states = [claim.state for claim in answers]
         with self._lock:
             self._counts["hits"] += states.count("ready")
             self._counts["misses"] += states.count("mine") + states.count("full")
-        return [
-            Claim(state or "full", path if state == "ready" else None)
-            for state, path in zip(states, paths, strict=True)
-        ]
+        return answers
 
     def add(self, records: Sequence[Record], data: Sequence[files.Bytes]) -> list[str | None]:
         """Ends claims that were "mine" with the records' bytes. Returns the path of each, or None if the disk
@@ -113,15 +111,11 @@ class Cache:
         for record, path, content, checksum in zip(records, places, data, checksums, strict=True):
             with self._explained():
                 is_written = files.write(path, record, content, checksum)
-                if is_written:
-                    files.remove(path, files.CLAIM)
-            with self._lock:
-                if is_written:
-                    self._fetching.discard(path)
-                    self._note_checked(path)
-                else:
-                    self._counts["not_kept"] += 1
-            if not is_written:
+            if is_written:
+                self._fetching.discard(path)
+                self._note_checked(path)
+            else:
+                self._counts["not_kept"] += 1
                 self.give_up([record])
             paths.append(path if is_written else None)
         return paths
@@ -134,7 +128,7 @@ class Cache:
                 if path in self._fetching:
                     self._fetching.discard(path)
                     files.remove(path, files.CLAIM)
-                    ledger.change(-files.room(files.stored_size(record)), -1)
+                    ledger.change(-files.room_of(record), -1)
 
     def stats(self) -> CacheStats:
         """Returns what the cache holds now."""
@@ -145,9 +139,9 @@ class Cache:
         """Ends the use of all datasets, and gives up what is being fetched. The kernel and the other
         processes do the same for a process that was killed."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._end()
+            self._closed = True
+            self._datasets.clear()
+            self._end()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process: the same cache, another client.
@@ -172,7 +166,8 @@ class Cache:
     def _locked(self) -> Iterator[files.Ledger]:
         """Makes all other threads and processes wait; opens the cache at the first use."""
         with self._lock, self._explained():
-            self._check_open()
+            if self._closed:
+                raise ConfigError(f"The cache in {self._folder} was closed. Make another Cache.")
             if self._ledger is None:
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 ledger = files.Ledger(self._folder)
@@ -183,16 +178,17 @@ class Cache:
             with self._ledger.locked():
                 yield self._ledger
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigError(f"The cache in {self._folder} was closed. Make another Cache.")
-
     def _join(self, ledger: files.Ledger) -> None:
         """Becomes a client; the first one counts what is there."""
         clients = self._folder / "clients"
         clients.mkdir(exist_ok=True)
         (self._folder / "datasets").mkdir(exist_ok=True)
-        others = [path.name for path in clients.iterdir() if files.is_held(str(path))]
+        others = []
+        for path in clients.iterdir():
+            if files.is_held(str(path)):
+                others.append(path.name)
+            else:
+                path.unlink()  # a claim that it had can be recognized without it
         if others and ledger.capacity != self._capacity:
             raise ConfigError(
                 f"capacity ({self._capacity:,}) must be {ledger.capacity:,} bytes, with which process"
@@ -200,8 +196,6 @@ class Cache:
                 " another folder."
             )
         if not others:
-            for dead in os.listdir(clients):
-                os.unlink(clients / dead)
             self._remove_first_version()
             self._count(ledger)
         self._client = clients / f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -227,12 +221,9 @@ class Cache:
         ledger.write(self._capacity, 0, 0)
         for dataset in self._folder.joinpath("datasets").iterdir():
             for path, room in files.records_in(str(dataset)):
-                files.remove(path, files.CLAIM, files.PART)
-                if os.path.exists(path):
-                    if ledger.bytes + room > ledger.capacity:
-                        os.unlink(path)
-                    else:
-                        ledger.change(room, 1)
+                is_whole = os.path.exists(path) and ledger.bytes + room <= ledger.capacity
+                files.remove(path, *(files.PARTIAL if is_whole else files.ALL))
+                ledger.change(room * is_whole, int(is_whole))
 
     def _path(self, record: Record) -> str:
         """The record's file. From the first time on, this client uses the record's dataset."""
@@ -248,38 +239,37 @@ class Cache:
 
     def _is_ready(self, path: str, record: Record) -> bool:
         try:
-            if os.stat(path).st_size != files.stored_size(record):
-                return False
+            is_ready = os.stat(path).st_size == files.stored_size(record)
         except FileNotFoundError:
             return False
-        if path not in self._checked:
-            if not files.is_whole(path, record):
-                return False
-            self._note_checked(path)
-        return True
+        if is_ready and hash(path) not in self._checked:
+            is_ready = files.is_whole(path, record)
+            if is_ready:
+                self._note_checked(path)
+        return is_ready
 
     def _note_checked(self, path: str) -> None:
         if len(self._checked) >= MOST_CHECKED:
             self._checked.clear()
-        self._checked.add(path)
+        self._checked.add(hash(path))
 
-    def _decide(self, ledger: files.Ledger, path: str, record: Record) -> State:
+    def _decide(self, ledger: files.Ledger, path: str, record: Record) -> Claim:
         """Answers the claim of a record that wasn't there a moment ago; all others wait."""
         claim = path + files.CLAIM
         is_counted = os.path.exists(claim)
         if is_counted and files.is_held(claim):
-            return "other"
+            return Claim("other")
         if os.path.exists(path):
             if self._is_ready(path, record):
-                return "ready"
+                return Claim("ready", path)
             os.unlink(path)
-            self._checked.discard(path)
+            self._checked.discard(hash(path))
             self._counts["damaged"] += 1
             is_counted = True
-        room = files.room(files.stored_size(record))
+        room = files.room_of(record)
         if not is_counted:
             if ledger.bytes + room > ledger.capacity:
-                return "full"
+                return Claim("full")
             ledger.change(room, 1)
         files.remove(path, files.CLAIM)
         try:
@@ -289,9 +279,9 @@ class Cache:
             ledger.change(-room, -1)
             if error.errno not in (*files.FULL, errno.EMLINK):
                 raise
-            return "full"
+            return Claim("full")
         self._fetching.add(path)
-        return "mine"
+        return Claim("mine")
 
     def _make_room(self, ledger: files.Ledger, needed: int) -> None:
         """Removes records of datasets that no live process uses, those unused the longest first."""
@@ -306,7 +296,7 @@ class Cache:
                 for path, room in files.records_in(str(dataset)):
                     if ledger.bytes + needed <= ledger.capacity:
                         return
-                    files.remove(path)
+                    files.remove(path, *files.ALL)
                     ledger.change(-room, -1)
                     self._counts["evictions"] += 1
             finally:

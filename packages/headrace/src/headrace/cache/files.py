@@ -41,6 +41,7 @@ CHECKSUM = struct.Struct("<I")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NAME = re.compile(r"[0-9a-f]{32}-([0-9]+)")
 CLAIM, PART = ".claim", ".part"
+PARTIAL, ALL = (CLAIM, PART), (CLAIM, PART, "")
 
 Bytes = bytes | bytearray | memoryview
 
@@ -58,6 +59,11 @@ def stored_size(record: Record) -> int:
 def room(size: int) -> int:
     """Bytes that a file of `size` bytes takes on disk, in whole blocks; one at least."""
     return max(1, -(-size // BLOCK)) * BLOCK
+
+
+def room_of(record: Record) -> int:
+    """Bytes that the record's file takes on disk."""
+    return room(stored_size(record))
 
 
 def path_of(folder: str, record: Record) -> str:
@@ -178,14 +184,14 @@ def records_in(dataset: str) -> Iterator[tuple[str, int]]:
 
 
 def remove(path: str, *suffixes: str) -> None:
-    """Removes the files of a record: those with the given suffixes, or all."""
-    for suffix in suffixes or (CLAIM, PART, ""):
+    """Removes the files of a record that have the given suffixes."""
+    for suffix in suffixes:
         with suppress(FileNotFoundError):
             os.unlink(path + suffix)
 
 
 def write(path: str, record: Record, data: Bytes, checksum: int) -> bool:
-    """Writes the record's file, whole or not at all. Returns False if the disk is full."""
+    """Writes the file of a record and ends its claim. Returns False if the disk is full."""
     partial = path + PART
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -198,6 +204,7 @@ def write(path: str, record: Record, data: Bytes, checksum: int) -> bool:
         finally:
             os.close(descriptor)
         os.replace(partial, path)
+        remove(path, CLAIM)
     except OSError as error:
         if error.errno not in FULL:
             raise
