@@ -88,16 +88,6 @@ def test_a_record_larger_than_the_cache_is_not_kept_and_evicts_nothing(tmp_path:
     cache.close()
 
 
-def test_empty_records_take_a_block(cache: Cache) -> None:
-    empty = Record("memory", "empty", 0, 0)
-    cache.claim([empty])
-    (path,) = cache.add([empty], [b""])
-    assert path is not None
-    assert Path(path).read_bytes() == b""
-    assert cache.stats().bytes == BLOCK
-    assert cache.claim([empty]) == [Claim("ready", path)]
-
-
 @pytest.mark.parametrize("wrong", [content(2), content(1)[:-1], b""])
 def test_wrong_bytes_are_refused_whole(cache: Cache, tmp_path: Path, wrong: bytes) -> None:
     cache.claim([record(0), record(1)])

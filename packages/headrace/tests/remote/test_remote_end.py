@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,45 +35,23 @@ for _ in range(int(sys.argv[2])):
     requests.start(ask)
 """
 # The interpreter takes a second to end, in which requests begin and end.
-FIRST_REQUEST = """
+AS_IT_ENDS = """
 class Slow:
     def __del__(self, sleep=time.sleep): sleep(1)
 kept = Slow()
 for _ in range(30):
     requests.start(ask)
 """
-# New threads run late, as on a busy machine.
-LATE_THREADS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
-struct start { void* (*run)(void*); void* argument; };
-static void* run_late(void* given) {
-  const struct start start = *(struct start*)given;
-  free(given);
-  usleep(300000);
-  return start.run(start.argument);
-}
-int pthread_create(pthread_t* thread, const pthread_attr_t* with, void* (*run)(void*), void* argument) {
-  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  create = dlsym(RTLD_NEXT, "pthread_create");
-  struct start* start = malloc(sizeof *start);
-  *start = (struct start){run, argument};
-  return create(thread, with, run_late, start);
-}
-"""
 
 
-def check_end(script: str, *arguments: str, preload: str = "") -> None:
+def check_end(script: str, *arguments: str) -> None:
     """It ends by itself, and prints nothing."""
     pytest.importorskip("obstore")
     nobody = f"http://127.0.0.1:{stores.free_port()}"
     source = str(Path(__file__).parents[2] / "src")
     ended = subprocess.run(
         [sys.executable, "-c", CLIENT + script, nobody, *arguments],
-        env={**os.environ, "PYTHONPATH": source, "LD_PRELOAD": preload},
+        env={**os.environ, "PYTHONPATH": source},
         capture_output=True,
         text=True,
         timeout=120,
@@ -88,11 +65,5 @@ def test_a_process_ends_by_itself_right_after_a_request_or_amid_many(requests: i
         check_end(AMID_WORK, str(requests))
 
 
-def test_a_process_ends_by_itself_while_the_threads_of_its_first_request_start(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) to delay threads with")
-    source, library = tmp_path / "late.c", tmp_path / "late.so"
-    source.write_text(LATE_THREADS)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    check_end(FIRST_REQUEST, preload=str(library))
+def test_a_process_ends_by_itself_while_requests_end() -> None:
+    check_end(AS_IT_ENDS)

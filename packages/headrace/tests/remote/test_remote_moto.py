@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import headrace
 from headrace.errors import PackError, RemoteError, SampleError
@@ -65,17 +64,6 @@ def open_pack(moto: Moto, tmp_path: Path) -> Any:
         )
 
     return make
-
-
-def test_an_epoch_equals_the_local_one(open_pack: Any, pack: Path) -> None:
-    local = headrace.PackedDataset(pack, TRANSFORM)
-    loaders = [headrace.DataLoader(d, batch_size=5, shuffle=True, seed=3) for d in (open_pack(), local)]
-    for (images, labels), (expected, targets) in zip(*loaders, strict=True):
-        assert torch.equal(images, expected)
-        assert torch.equal(labels, targets)
-    stats = loaders[0].stats().remote
-    assert stats is not None
-    assert (stats.cache_misses, stats.cache_hits) == (COUNT, 0)
 
 
 REFUSED = r"s3://bucket/pack/index\.arrow can't be read: .*40[03] .*{}.*storage_options"
@@ -160,11 +148,3 @@ def test_a_damaged_index_is_reported_with_its_url_and_fetched_again(
             open_pack("s3://bucket/odd")
     moto.put("bucket/odd/index.arrow", right)
     assert len(open_pack("s3://bucket/odd")) == COUNT
-
-
-def test_an_object_in_an_archive_is_reported(open_pack: Any, moto: Moto, pack: Path) -> None:
-    fields = {"x-amz-storage-class": "GLACIER"}
-    moto.put("bucket/frozen/index.arrow", (pack / "index.arrow").read_bytes())
-    moto.put("bucket/frozen/shard-000000.tar", (pack / "shard-000000.tar").read_bytes(), **fields)
-    with pytest.raises(RemoteError, match=r"403 .*InvalidObjectState"):
-        open_pack("s3://bucket/frozen")[0]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import headrace
 from headrace.cache import Record
-from headrace.engine.native import NativeEngine
 from headrace.errors import PackError, RemoteError
-from headrace.remote.lease import Lease, Wanted
-from headrace.remote.records import Records
+from headrace.remote.lease import Wanted
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.remote import RemotePackSource
 from support.jpegs import image_folder
@@ -26,30 +21,10 @@ from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
 from support.remote_setting import TRANSFORM
 
 SIZE = 4096
-LONG = 60.0  # seconds that nothing here takes
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def data_of(number: int) -> bytes:
     return bytes([number]) * SIZE
-
-
-def wanted(*numbers: int) -> list[Wanted]:
-    """Records of one object, `SIZE` bytes each."""
-    return [
-        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record("x", f"{n}", SIZE, zlib.crc32(data_of(n))))
-        for n in numbers
-    ]
-
-
-def begin(records: Records, *numbers: int) -> Lease:
-    return records.begin(wanted(*numbers))
 
 
 @pytest.fixture
@@ -65,13 +40,14 @@ def test_a_record_that_stays_damaged_costs_no_other(store: MemoryStore, tmp_path
 
     store.change = change
     records = access_to(store, tmp_path).records()
-    lease = begin(records, 0, 1, 2).arrived()
+    places = [
+        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record("x", f"{n}", SIZE, zlib.crc32(data_of(n))))
+        for n in range(3)
+    ]
+    lease = records.begin(places).arrived()
     assert list(lease.errors) == [1]
     assert f"bytes {SIZE:,} to {2 * SIZE - 1:,} of s3://bucket/x can't be used" in str(lease.errors[1])
-    for number in (0, 2):
-        path = lease.paths[number]
-        assert path is not None
-        assert Path(path).read_bytes() == data_of(number)
+    assert [lease.read(number) for number in (0, 2)] == [data_of(0), data_of(2)]
     lease.release()
 
 
@@ -120,22 +96,6 @@ def remote_dataset(pack: Path, cache: Path) -> headrace.PackedDataset:
     dataset = headrace.PackedDataset(pack, TRANSFORM)
     dataset.source = remote_source(pack, cache)
     return dataset
-
-
-def test_a_batch_that_cannot_be_started_holds_nothing(
-    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = remote_dataset(pack, tmp_path / "cache")
-    loader = headrace.DataLoader(dataset, 3, seed=1)
-
-    def no_memory(engine: NativeEngine, n: int) -> torch.Tensor:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(NativeEngine, "_images", no_memory)
-        with pytest.raises(MemoryError):
-            next(iter(loader))
-    assert sum(len(labels) for _, labels in loader) == 6
 
 
 def change_index(pack: Path, **columns: Any) -> None:

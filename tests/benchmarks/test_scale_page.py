@@ -9,7 +9,7 @@ from pathlib import Path
 
 import headrace
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_has_the_scripts_table() -> None:
