@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,13 @@ def odd_folder(root: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below `folder`."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Adds a member to a tar file."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
 
 
 # Both forms of a pack; LMDBs only where their modules are installed.

@@ -20,7 +20,7 @@ from headrace.packs.inputs import DEVKIT
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
-from support.pack_folders import contents, odd_folder
+from support.pack_folders import add, contents, odd_folder
 
 lmdb = pytest.importorskip("lmdb")
 msgpack = pytest.importorskip("msgpack")
@@ -29,12 +29,6 @@ msgpack = pytest.importorskip("msgpack")
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 def samples(dest: Path) -> dict[str, tuple[bytes, int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -29,16 +28,11 @@ from headrace.records import EntryPoints, Extents
 from headrace.sources.tar_index import read_samples
 from support.images import decoded_as_png
 from support.jpegs import image_folder
+from support.pack_folders import add
 from support.python import run_python
 
 TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
 COUNT = 11
-
-
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 @pytest.fixture
