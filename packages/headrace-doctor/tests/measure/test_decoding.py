@@ -13,8 +13,8 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from headrace_doctor.measure.decoding import decode_all
-from headrace_doctor.measure.images import Split, State, image_format, list_split, looks_like
+from headrace_doctor.measure import tree
+from headrace_doctor.measure.images import Split, State, decode_all, image_format, list_split, looks_like
 from support.jpegs import image_folder, picture
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -96,6 +96,7 @@ def test_every_odd_file_gets_the_state_that_pillow_gives_it(tmp_path: Path) -> N
 
 
 def test_the_list_is_that_of_imagefolder(tmp_path: Path) -> None:
+    assert tree.IMG_EXTENSIONS == IMG_EXTENSIONS
     image_folder(tmp_path, 12)
     for name in ("class1/deep/er/x.JPEG", "class1/deep/b.PNG", "class1/Z.webp", "class0/é.tiff"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +171,7 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     image_folder(tmp_path, 30)
     (tmp_path / "class2" / "bad.jpg").write_bytes(GOOD[:300])
     one = survey(tmp_path, workers=1).images
-    monkeypatch.setattr("headrace_doctor.measure.decoding.CHUNK", 3)
+    monkeypatch.setattr("headrace_doctor.measure.images.CHUNK", 3)
     many = survey(tmp_path, workers=4).images
     assert one.states.tolist() == many.states.tolist()
     assert one.reasons == many.reasons
@@ -216,5 +217,5 @@ def test_what_is_not_an_image_is_named(head: bytes, what: str) -> None:
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000"])
 def test_formats_are_known_by_their_beginnings(format_: str) -> None:
-    assert image_format(saved(format_)[:16]) == format_
-    assert image_format(b"x" + saved(format_)[:15]) == ""
+    assert image_format(saved(format_)[:64]) == format_
+    assert image_format(b"x" + saved(format_)[:63]) == ""

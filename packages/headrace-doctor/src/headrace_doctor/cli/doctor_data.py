@@ -34,16 +34,14 @@ def data(
 
     Exit codes: 0 no problems; 1 something is bad; 2 wrong usage.
     """
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
     from headrace_doctor.doctor.data import judge_folder
     from headrace_doctor.doctor.text import print_checkup
-    from headrace_doctor.measure.decoding import decode_all, default_workers
-    from headrace_doctor.measure.images import list_split
-    from headrace_doctor.measure.tree import look_at, split_of, with_surroundings
+    from headrace_doctor.machine import usable_cores
+    from headrace_doctor.measure.images import decode_all, list_split
+    from headrace_doctor.measure.tree import IMG_EXTENSIONS, look_at, split_of, with_surroundings
 
     check_outputs(json_file)
-    console, workers = Console(stderr=True), workers or default_workers()
+    console, workers = Console(stderr=True), workers or usable_cores() + 1
     with failing("doctor data", console):
         place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
         splits = []

@@ -1,9 +1,11 @@
-"""The image files of a split, as torchvision's ImageFolder would find them, and what is known of each."""
+"""The image files of a split, as torchvision's ImageFolder would find them and Pillow decodes them."""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,25 +14,23 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
 
 from headrace_doctor.measure.tree import is_folder, refusal, who_may
 
 Progress = Callable[[int, int], None]  # called with (number done, number in all), now and then
 # Extensions of images that ImageFolder ignores.
 OTHER_IMAGES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
-# First bytes of a file that identify what it is, and the signatures of image formats.
-HEAD = 64
-SIGNATURES = (
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"\x89PNG\r\n\x1a\n", "PNG"),
-    (b"GIF87a", "GIF"),
-    (b"GIF89a", "GIF"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
-    (b"\0\0\0\x0cjP  ", "JPEG2000"),
-    (b"\xffO\xffQ", "JPEG2000"),
-)
-HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
+HEAD = 64  # first bytes of a file that identify what it is
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000")
+# Formats by the extensions that imply them, in lower case.
+IMPLIED = {
+    **dict.fromkeys((".jpg", ".jpeg"), "JPEG"),
+    **dict.fromkeys((".ppm", ".pgm"), "PPM"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **{f".{name.lower()}": name for name in ("PNG", "BMP", "WEBP")},
+}
+CHUNK = 64  # images that a thread takes at a time
 # Beginnings of files that lie in place of images, in lower case.
 LIKENESSES = (
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
@@ -207,23 +207,21 @@ def _list_class(root: str, folder: str, extensions: tuple[str, ...]) -> _Class:
 
 def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[str, list[str]]]:
     """(folder, names of its files) from `start` downwards, following links except into a cycle."""
-    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(start, frozenset())]
-    while waiting:
-        place, above = waiting.pop()
-        try:
-            info = os.stat(place)
-            if (info.st_dev, info.st_ino) in above:
-                part.loops.append(os.path.relpath(place, root))
-                continue
-            with os.scandir(place) as found:
-                entries = [(entry, is_folder(entry)) for entry in found]
-        except OSError as error:
-            part.closed.append((os.path.relpath(place, root), refusal(place, error)))
-            continue
-        here = above | {(info.st_dev, info.st_ino)}
-        if deep:
-            waiting += [(entry.path, here) for entry, folder in entries if folder]
-        yield place, [entry.name for entry, folder in entries if not folder]
+
+    def refused(error: OSError) -> None:
+        path = str(error.filename)
+        part.closed.append((os.path.relpath(path, root), refusal(path, error)))
+
+    for place, folders, names in os.walk(start, followlinks=True, onerror=refused):
+        here, below = os.path.realpath(place), list(folders)
+        folders.clear()
+        for name in below if deep else ():
+            path = os.path.join(place, name)
+            if os.path.islink(path) and f"{here}/".startswith(f"{os.path.realpath(path)}/"):
+                part.loops.append(os.path.relpath(path, root))
+            else:
+                folders.append(name)
+        yield place, names
 
 
 def _examined(path: str) -> tuple[State, str]:
@@ -254,15 +252,10 @@ def _starts_as_image(path: str) -> bool:
 
 
 def image_format(head: bytes) -> str:
-    """The format of an image that starts with `head` (16 bytes or more), or "" if it is none."""
-    if head[4:8] == b"ftyp":
-        brand = head[8:12]
-        return "AVIF" if brand in (b"avif", b"avis") else "HEIF" if brand in HEIF_BRANDS else ""
-    if head[:4] == b"RIFF":
-        return "WEBP" if head[8:12] == b"WEBP" else ""
-    if head[:2] == b"BM":
-        return "BMP" if head[6:10] == bytes(4) else ""
-    return next((name for start, name in SIGNATURES if head.startswith(start)), "")
+    """The format of an image that starts with `head`, by Pillow's plugins, or "" if it is none."""
+    Image.init()
+    plugins = {name: Image.OPEN[name][1] for name in FORMATS if name in Image.OPEN}
+    return next((name for name, accept in plugins.items() if accept is not None and accept(head)), "")
 
 
 def looks_like(data: bytes) -> str:
@@ -271,3 +264,76 @@ def looks_like(data: bytes) -> str:
     text = data[:HEAD].isascii() and data[:HEAD].decode("ascii").isprintable()
     rest = "nothing but zero bytes" if not data.strip(b"\0") else "text" if text else "unknown data"
     return next((what for start, what in LIKENESSES if head.startswith(start)), rest)
+
+
+def decode_all(splits: list[Split], *, workers: int = 1, progress: Progress | None = None) -> None:
+    """Fills in what reading and decoding shows about the images of `splits`.
+
+    A file that fails only gets its state; nothing is raised for it.
+
+    Args:
+        splits: as listed; images whose state is known are left as they are.
+        workers: number of threads.
+        progress: called with (images done, images in all), now and then. Default: not at all.
+    """
+    chunks = [(split, rows) for split in splits for rows in _chunks(split.images)]
+    total = sum(len(rows) for _, rows in chunks)
+    done = 0
+    # Pillow warns of unusual files; states have what matters of it. Filters hold for the whole process, so
+    # they are set before threads start.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pool = ThreadPoolExecutor(workers)
+        try:
+            looks = pool.map(lambda chunk: _decode(*chunk), chunks)
+            for (_, rows), _ in zip(chunks, looks, strict=True):
+                done += len(rows)
+                if progress is not None:
+                    progress(done, total)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _chunks(images: Images) -> Iterator[npt.NDArray[np.int64]]:
+    """Numbers of files that are present, a part at a time."""
+    unseen = np.flatnonzero(images.states == State.UNSEEN)
+    for first in range(0, len(unseen), CHUNK):
+        yield unseen[first : first + CHUNK]
+
+
+def _decode(split: Split, rows: npt.NDArray[np.int64]) -> None:
+    images = split.images
+    for row in rows.tolist():
+        path = os.path.join(split.path, images.names[row])
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = file.read()
+        except OSError as error:
+            images.states[row], images.reasons[row] = State.UNREADABLE, refusal(path, error)
+            continue
+        images.states[row], reason, format_ = _by_pillow(data)
+        if reason:
+            images.reasons[row] = reason
+        implied = IMPLIED.get(os.path.splitext(path)[1].lower())
+        if format_ and implied not in (None, format_):
+            images.misnamed[row] = format_
+
+
+def _by_pillow(data: bytes) -> tuple[State, str, str]:
+    """(state, reason, format) of what torchvision's loader would make of a file."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            # Pillow opens JPEGs of phones that hold further images behind the first as MPO.
+            format_ = "JPEG" if image.format == "MPO" else image.format or ""
+            image.convert("RGB")
+        return State.GOOD, "", format_
+    except UnidentifiedImageError:
+        known = image_format(data[:HEAD].ljust(HEAD, b"\xff"))
+        if known:
+            return State.CUT, f"ends within the header of a {known}", ""
+        return (State.ALIEN if data else State.EMPTY), looks_like(data), ""
+    except Image.DecompressionBombError as error:
+        return State.HUGE, str(error), ""
+    except Exception as error:  # Pillow raises anything for a bad file: SyntaxError, struct.error, …
+        state = State.CUT if "truncated" in str(error).lower() else State.DAMAGED
+        return state, f"{type(error).__name__}: {error}", ""

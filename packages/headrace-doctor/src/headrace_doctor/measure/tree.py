@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
+# Of the files that ImageFolder takes for images, in lower case.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # What a split's folder is called, in lower case.
 SPLITS = {
     "train": ("train", "training"),
