@@ -27,7 +27,7 @@ _lock = threading.Lock()
 
 
 class Access:
-    """What a dataset of URLs needs; pickled with it.
+    """The options of a dataset of URLs, with which it is pickled, and its records in this process.
 
     Args:
         options, folder, capacity: `storage_options`, `cache_dir` and `cache_bytes` of
@@ -53,7 +53,7 @@ class Access:
         self._records: Records | None = None
 
     def records(self) -> Records:
-        """Of this process, made at the first use and again in a forked child."""
+        """The records of this process, made at the first use."""
         if self._records is None or self._records.pid != os.getpid():
             with _lock:
                 if self._records is None or self._records.pid != os.getpid():
@@ -62,7 +62,7 @@ class Access:
         return self._records
 
     def index(self, url: str) -> tuple[Path, str]:
-        """(file, version) of the index at `url`: fetched once per node, and again when that changes.
+        """(file, version) of the index at `url`, fetched once per node and again when it changes.
 
         Raises:
             PackError: it can't be read.
@@ -102,7 +102,7 @@ class Access:
                     file.write(data)
 
     def __str__(self) -> str:
-        """Store and cache, in words."""
+        """Describes store and cache."""
         endpoint = endpoint_of(self.url, self.options)
         at = f" at {endpoint}" if endpoint else ""
         stats = self.records().stats()
@@ -116,9 +116,7 @@ class Access:
 
 
 def kept_capacity(folder: Path) -> int:
-    """Bytes for records by default: decided by the node's first process, the same for all later ones, however
-    full the disk gets.
-    """
+    """Bytes for records by default. The node's first process decides them for all later ones."""
     kept = folder / "records.bytes"
     if not kept.is_file():
         folder.mkdir(parents=True, exist_ok=True)

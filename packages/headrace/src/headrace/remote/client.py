@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from headrace.errors import ConfigError, RemoteError
 from headrace.remote.failures import explained
 
-# Of obstore's schemes, those whose store is named by the URL alone.
+# Those of obstore's schemes whose store is named by the URL alone.
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 
 
@@ -43,7 +43,7 @@ def store_and_name(url: str) -> tuple[str, str]:
     return root, name
 
 
-# Of `storage_options`, what isn't a store's own setting.
+# Keys of `storage_options` that aren't a store's own settings.
 CLIENT, PROVIDER = "client_options", "credential_provider"
 
 # A request that takes longer, or receives nothing for so long, is retried; a range is a few megabytes, and

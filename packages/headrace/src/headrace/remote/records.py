@@ -95,7 +95,7 @@ class Records:
         return requests.call(partial(self._head, url))
 
     def stats(self) -> RemoteStats:
-        """What this process did so far."""
+        """Counts of what this process did so far."""
         readers = list(self._readers.values())
         cache = self._cache.stats()
         return RemoteStats(

@@ -14,7 +14,7 @@ from headrace.remote.client import CLIENT, Reader, check_options, open_store, st
 from headrace.remote.failures import explained
 from headrace.remote.threads import requests
 
-# Of a request that writes: a part of a shard on a slow line.
+# For requests that write: a part of a shard on a slow line.
 WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}
 
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     Attributes:
         name: the path below the folder.
         size: the number of bytes.
-        version: the ETag, else the time of modification: it differs where the bytes have changed.
+        version: the ETag, or the time of modification if there is none; it changes with the bytes.
         modified_ns: the time of modification, in nanoseconds since 1970.
     """
 
