@@ -180,3 +180,9 @@ def test_any_damage_to_an_index_is_a_problem_and_no_crash(tmp_path: Path) -> Non
         except headrace.PackError:
             noticed += 1
     assert noticed > 20
+
+
+def test_a_source_without_images_lacks_every_sample(tars: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty" / "class0").mkdir(parents=True)
+    found = problems(tars, tmp_path / "empty")
+    assert sum("isn't in the source" in line for line in found) == 12

@@ -19,7 +19,7 @@ from headrace.errors import PackError, printable
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
 from headrace.packs.rows import checksum
-from headrace.packs.samples import PILLOW_ERRORS, Input, Item, ProgressCallback, Sample, in_order
+from headrace.packs.samples import PILLOW_ERRORS, Input, Item, Listing, ProgressCallback, Sample, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
@@ -74,7 +74,9 @@ class Comparison:
         self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
         self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
         self._classes_differ = bool(source.classes) and index.about.classes != source.classes
-        self._items = source.items()
+        self._items = Listing(
+            source.items().table.combine_chunks()
+        )  # some rows of a table in chunks cost as much as all
         keys, packed = self._items.table["key"].combine_chunks(), index.batch["key"]
         self._numbers = pc.index_in(packed, value_set=keys)  # of each row's item; null if there is none
         self._missing = keys.filter(pc.invert(pc.is_in(keys, value_set=packed))).to_pylist()
