@@ -9,8 +9,8 @@ there are none or `--try` may not apply them, the lines that fix the script. A l
 and FILE is written again: those it already holds are not run again. The Markdown table is written beside it.
 
 Right: the first cause is of a kind that the script's line "# expected:" names, and its sentence has the words
-of the line "# names:", if there is one. Near: predicted within 15 % of what was achieved; an upper bound: the
-achieved gain isn't more than 15 % above it.
+of the line "# names:", if there is one. Near: the
+achieved gain isn't more than 15 % above the upper bound that was reported.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
         advice = next((one for one in diagnosis.advice if one.cause == row["named"]), None)
         if advice is None:
             return row
-        row |= {"summary": advice.summary, "predicted": round(advice.predicted, 3), "bound": advice.ideal}
+        row |= {"summary": advice.summary, "predicted": round(advice.predicted, 3)}
         if advice.settings:
             row |= achieved(row, diagnosis, Job(job.command, **advice.applied_to(diagnosis)))
-            if "achieved" in row or not advice.ideal:
+            if "achieved" in row:
                 return row
     if not row["right"]:
         return row
@@ -80,7 +80,7 @@ def judge(scenario: Scenario, diagnosis: Diagnosis) -> dict[str, Any]:
         "right": verdict.kind in scenario.expected and scenario.names in verdict.sentence,
         "rank": min(ranks, default=None),
         "sentence": verdict.sentence,
-        "confidence": round(verdict.confidence, 3),
+        "margin": round(verdict.margin, 3),
         "others": round(diagnosis.others, 2),
         "watching": round(diagnosis.watching, 4),
         "diagnosis": {
@@ -100,9 +100,7 @@ def achieved(row: dict[str, Any], diagnosis: Diagnosis, change: Job) -> dict[str
     gain = diagnosis.seconds_per_sample / seconds
     if not row["predicted"]:
         return {"achieved": round(gain, 3)}
-    low, high = (1 - NEAR) * gain, (1 + NEAR) * gain
-    near = row["predicted"] >= low if row["bound"] else low <= row["predicted"] <= high
-    return {"achieved": round(gain, 3), "near": near}
+    return {"achieved": round(gain, 3), "near": row["predicted"] >= (1 - NEAR) * gain}
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,17 +131,17 @@ def line(row: dict[str, Any]) -> str:
     expected = " or ".join(row["expected"])
     right = "right" if row["right"] else f"WRONG, expected {expected}, rank {row['rank']}"
     return (
-        f"{row['name']:<24} {row['named']:<14} {right} ({row['confidence']:.0%}) {gains(row)}"
+        f"{row['name']:<24} {row['named']:<14} {right} ({row['margin']:.0%} ahead) {gains(row)}"
         f"  {row['seconds']:.0f} s, load {row['load']}, others {row['others']},"
         f" watching {row['watching']:.1%}"
     )
 
 
 def gains(row: dict[str, Any]) -> str:
-    """ "predicted 1.8×, achieved 1.7×"; a bound: "≤ 1.8×"."""
+    """ "≤ 1.8× → 1.70×"."""
     if "predicted" not in row:
         return row.get("attempt", "")
-    predicted = f"{'≤ ' if row['bound'] else ''}{row['predicted']:.2f}×" if row["predicted"] else "not known"
+    predicted = f"≤ {row['predicted']:.2f}×" if row["predicted"] else "not known"
     if "achieved" not in row:
         return predicted
     return f"{predicted} → {row['achieved']:.2f}×{'' if row.get('near', True) else ' (far)'}"
@@ -151,7 +149,7 @@ def gains(row: dict[str, Any]) -> str:
 
 def markdown(runs: list[tuple[str, list[dict[str, Any]]]]) -> str:
     """A table of all scenarios, with the columns of each run, and its totals."""
-    columns = ("verdict", "rank", "confidence", "predicted → achieved", "seconds", "load")
+    columns = ("verdict", "rank", "margin", "at most → achieved", "seconds", "load")
     heads = [f"{title}: {column}" for title, _ in runs for column in columns]
     lines = ["| scenario | expected | " + " | ".join(heads) + " |", "|---" * (2 + len(heads)) + "|"]
     names = list(dict.fromkeys(row["name"] for _, rows in runs for row in rows))
@@ -177,7 +175,7 @@ def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
         return (row.get("skipped", "error" if row else ""), *[""] * 5)
     verdict = row["named"] if row["right"] else f"**{row['named']}**"
     rank = str(row["rank"] or "–")
-    return verdict, rank, f"{row['confidence']:.0%}", gains(row), f"{row['seconds']:.0f}", str(row["load"])
+    return verdict, rank, f"{row['margin']:.0%}", gains(row), f"{row['seconds']:.0f}", str(row["load"])
 
 
 @contextlib.contextmanager

@@ -114,16 +114,15 @@ def input_bound() -> Diagnosis:
                     "pictures have 2,480 × 1,650 pixels at the median; 224 × 224 are used",
                 ),
                 cost=0.68,
-                confidence=0.97,
+                margin=0.24,
             ),
             Cause(
                 "workers",
                 "4 workers use 4.1 of 16 cores.",
                 ("12 workers made 1,020 samples/s where 4 made 405",),
                 cost=0.61,
-                confidence=0.88,
             ),
-            Cause("copy", "The copy to the device is not overlapped with the step.", (), 0.013, 0.55),
+            Cause("copy", "The copy to the device is not overlapped with the step.", (), 0.013),
         ),
         advice=(
             Advice(
@@ -148,9 +147,7 @@ def input_bound() -> Diagnosis:
                 predicted=2.5,
                 settings={"loader": {"num_workers": 12}},
             ),
-            Advice(
-                "transform", "without RandAugment", (), 2.9, {"without": "RandAugment"}, ideal=True, alone=1.2
-            ),
+            Advice("transform", "without RandAugment", (), 2.9, {"without": "RandAugment"}, alone=1.2),
             Advice(
                 "memory",
                 "prefetch_factor=8 → 2",
@@ -213,7 +210,6 @@ def healthy() -> Diagnosis:
                 "The loader makes 2.9 times what the step takes; it waits for 0.2 % of its time.",
                 ("actual is within 1 % of demand",),
                 0.0,
-                1.0,
             ),
         ),
         advice=(),
@@ -248,7 +244,6 @@ def cpu_only() -> Diagnosis:
                 "10 threads compute on 4 cores.",
                 ("2 workers have 4 OpenMP threads each",),
                 0.22,
-                0.71,
             ),
         ),
         advice=(
@@ -281,7 +276,7 @@ def empty() -> Diagnosis:
         command=("train.py",),
         loader="DataLoader(list, batch_size=1)",
         where="train.py:3",
-        causes=(Cause("unexplained", "The script ended within its first batch.", (), 0.0, 0.0),),
+        causes=(Cause("unexplained", "The script ended within its first batch.", (), 0.0),),
         advice=(),
         rates=(Rate("demand", 427.0, 421.0, 433.0, 22, 6.6),),
         stall=0.0,
@@ -305,8 +300,8 @@ def hostile() -> Diagnosis:
         loader=HOSTILE,
         where=HOSTILE,
         causes=(
-            Cause("decode", HOSTILE, (HOSTILE,), 0.5, 0.9),
-            Cause("dataset", HOSTILE, (HOSTILE,), 0.1, 0.5),
+            Cause("decode", HOSTILE, (HOSTILE,), 0.5, 0.2),
+            Cause("dataset", HOSTILE, (HOSTILE,), 0.1),
         ),
         advice=(
             Advice(

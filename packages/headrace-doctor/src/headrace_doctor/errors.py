@@ -1,4 +1,4 @@
-"""The doctor's errors, and what is printed of names and sizes."""
+"""The doctor's errors, and what is printed of names, sizes and durations."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def size(count: float) -> str:
         del units[0]
     unit = units[0]
     return f"{count:.0f} {unit}" if count >= 99.5 or unit == "bytes" else f"{count:.3g} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Three digits with a unit: 1.23 s, 41.2 ms, 870 µs."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 0.9995:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headrace_doctor.doctor.diagnosis import Report
 from headrace_doctor.doctor.diagnosis import diagnose as judge
-from headrace_doctor.doctor.records import Diagnosis
 from headrace_doctor.errors import ConfigError
 from headrace_doctor.machine import usable_cores
 from headrace_doctor.measure.examination import Enough, Examination
@@ -120,9 +120,7 @@ def add_observed(observation: Observation, outside: Outside, folder: Path) -> No
     observation.looks = read_counts(folder)
 
 
-def diagnose(
-    loader: DataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None
-) -> Diagnosis:
+def diagnose(loader: DataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None) -> Report:
     """Finds what slows `step` down, and what to change: `headrace doctor run` for a loop of your own.
 
     Takes half a minute to a minute. The step is called on real batches, then on some of them again and again,
@@ -135,7 +133,7 @@ def diagnose(
         steps: number of steps to measure unchanged. Default: as many as take 4 seconds, at least 20.
 
     Returns:
-        A `doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
+        A `doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`, `to_html()`.
 
     Raises:
         ConfigError: the loader isn't a DataLoader.

@@ -107,10 +107,10 @@ def test_sections_are_there_where_there_is_something_to_say() -> None:
 def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
     text = " ".join(Page(render_html(records.input_bound())).text.split())
     for figure in (
-        "confidence 97 %",
+        "24 % ahead of the next cause",
         "1,400 batches in 221 s",
         "1,294 to 1,318",
-        "predicted 3.1×, measured 2.9×",
+        "at most 3.1×, measured 2.9×",
         "about 1.2× with this cost removed, at most 2.9×",
         "Watching took 0.4 %",
         "6,120 samples",

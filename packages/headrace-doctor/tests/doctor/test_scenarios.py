@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace_doctor.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
+from headrace_doctor.doctor.records import Advice, Cause, Diagnosis, Rate
+from headrace_doctor.doctor.verdicts import KINDS
 from support.jpegs import image_folder
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
@@ -26,7 +27,7 @@ DIAGNOSIS = Diagnosis(
     command=("train.py",),
     loader="DataLoader(ImageFolder, batch_size=4)",
     where="train.py:9",
-    causes=(Cause("workers", "0 workers", (), 0.5, 0.9), Cause("decode", "slow", (), 0.2, 0.4)),
+    causes=(Cause("workers", "0 workers", (), 0.5, 0.9), Cause("decode", "slow", (), 0.2)),
     advice=(
         Advice("decode", "smaller pictures", (), 3.0, measured=1.0),
         Advice("workers", "num_workers=0 → 2", (), 1.9, {"loader": {"num_workers": 2}}, measured=1.6),
@@ -78,27 +79,27 @@ def test_a_verdict_counts_by_its_kind_its_words_and_the_rank_of_the_true_cause(
     judge = module(monkeypatch, "doctor").judge
     by_name = {scenario.name: scenario for scenario in module(monkeypatch, "scenario_list").SCENARIOS}
     row = judge(by_name["too_few_workers"], DIAGNOSIS)
-    assert (row["named"], row["right"], row["rank"], row["confidence"]) == ("workers", True, 1, 0.9)
+    assert (row["named"], row["right"], row["rank"], row["margin"]) == ("workers", True, 1, 0.9)
     second = judge(by_name["huge_pictures"], DIAGNOSIS)
     assert (second["right"], second["rank"]) == (False, 2)
     assert judge(by_name["healthy"], DIAGNOSIS)["rank"] is None
-    verdict = Cause("healthy", "the step spends 70% on the optimizer", (), 0.0, 1.0)
+    verdict = Cause("healthy", "the step spends 70% on the optimizer", (), 0.0)
     named = replace(DIAGNOSIS, causes=(verdict,))
     assert judge(by_name["costly_optimizer"], named)["right"]
     assert not judge(by_name["python_metrics"], named)["right"]
 
 
 @pytest.mark.parametrize(
-    ("predicted", "bound", "near"),
-    [(1.9, False, True), (2.4, False, False), (2.4, True, True), (1.5, True, False)],
+    ("predicted", "near"),
+    [(1.9, True), (2.4, True), (1.5, False)],
 )
 def test_a_bound_holds_where_the_gain_is_not_above_it(
-    monkeypatch: pytest.MonkeyPatch, predicted: float, bound: bool, near: bool
+    monkeypatch: pytest.MonkeyPatch, predicted: float, near: bool
 ) -> None:
     doctor = module(monkeypatch, "doctor")
     monkeypatch.setattr(doctor, "seconds_of", lambda _: 0.5)
     job = SimpleNamespace(run=lambda quiet: (0, SimpleNamespace(refused=False), ""))
-    row = {"predicted": predicted, "bound": bound}
+    row = {"predicted": predicted}
     found = doctor.achieved(row, replace(DIAGNOSIS, seconds_per_sample=1.0), job)
     assert found == {"achieved": 2.0, "near": near}
 

@@ -17,7 +17,7 @@ from headrace_doctor.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace_doctor.doctor.records import Diagnosis
+    from headrace_doctor.doctor.diagnosis import Report
     from headrace_doctor.examine import Job
 
 
@@ -93,7 +93,7 @@ def announce(console: Console, phase: str) -> None:
 
 def examined(
     job: Job, quiet: bool, console: Console, progress: Callable[[str], None] | None = None
-) -> Diagnosis:
+) -> Report:
     """The diagnosis of a job. Ends the command if there is none."""
     from headrace_doctor.doctor.diagnosis import diagnose
     from headrace_doctor.errors import DoctorError
@@ -110,11 +110,11 @@ def examined(
         raise typer.Exit(1) from error
 
 
-def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) -> Diagnosis:
+def with_attempt(diagnosis: Report, job: Job, quiet: bool, console: Console) -> Report:
     """The diagnosis, with the measured gain of its first advice that can be applied automatically."""
     from headrace_doctor.doctor.case import seconds_of
 
-    def noted(*notes: str) -> Diagnosis:
+    def noted(*notes: str) -> Report:
         return replace(diagnosis, notes=(*diagnosis.notes, *notes))
 
     advice = next((one for one in diagnosis.advice if one.settings), None)

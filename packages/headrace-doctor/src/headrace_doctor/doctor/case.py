@@ -1,4 +1,4 @@
-"""An observation with what is computed from it once, and what a change of it would bring."""
+"""An observation with what is computed from it, and a change with what it would bring."""
 
 from __future__ import annotations
 
@@ -51,22 +51,19 @@ class Case:
     """An observation, and what was computed of it once.
 
     Attributes:
-        observation: all that was measured.
-        loader: the one that was examined.
         phase: the steps of the script as it is, `ACTUAL`.
         costs: of a sample, without irregular costs of the step.
         actual: seconds per sample, with starts of epochs and loops over other loaders.
         steady: the same without these, and without irregular costs of the step.
-        irregular: seconds per sample by part of the step that not each batch needs, as of `IRREGULAR`.
+        irregular: seconds per sample by part of the step that not each batch needs.
         stall: share of the steps' time spent waiting for data, 0 to 1.
         slowdown: ratio of the time of loading during the step to loading alone.
         unexplained: seconds per sample that the model doesn't account for.
-        stages: of loading.
-        stragglers: as of `doctor.model.sample_durations`.
+        stragglers: see `model.sample_durations`.
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
-        free: the costs on a machine without other processes: without the time that threads waited for a core.
-        least: seconds that a sample takes at least, whatever is changed but the step proper; 0: not known.
+        free: the costs without the time that threads waited for a core.
+        least: seconds that a sample takes at least, whatever is changed but the step proper; 0 if not known.
     """
 
     observation: Observation
@@ -88,7 +85,7 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The loader's."""
+        """Arguments of the loader."""
         return self.loader.arguments
 
     @property
@@ -122,12 +119,12 @@ class Case:
         return now / max(1e-9, after.together(self.slowdown) + else_ - saved)
 
     def best(self, after: Costs) -> float:
-        """The same without contention, and without what the model does not explain."""
+        """Speed-up without contention, and without what the model does not explain."""
         return self.actual / max(1e-9, after.seconds + self.actual - self.steady)
 
     @property
     def limit(self) -> float:
-        """Speed-up that is possible at best, if all but the step proper cost nothing; infinite: not known."""
+        """Speed-up if all but the step proper cost nothing, or infinity if that is not known."""
         return self.actual / self.least if self.least else math.inf
 
 
@@ -136,20 +133,18 @@ class Candidate:
     """A change, and what it would bring.
 
     Attributes:
-        kind: of the cause that it answers; of `doctor.records.KINDS`.
         gain: times as fast as now, by the model: what candidates are compared by.
         change: one line: "num_workers=4 → 12".
-        why: the cause, as a sentence with figures.
+        why: the cause, as a sentence with its measurements.
         evidence: what was measured, a line each.
-        lines: of the diff, where it isn't one of the loader's arguments.
-        settings, where, loader: as of `doctor.records.Advice`.
+        lines: of the diff, if it isn't one of the loader's arguments.
+        settings, where, loader: how `--try` applies it; see `records.Advice`.
         ideal: whether more has to be changed than the settings.
-        bound: times as fast as now at best, where the step itself changes, infinite if not known; 0: as of
+        bound: times as fast as now at best if the step itself changes, infinite if not known; 0 for
             `Case.limit`.
-        counts: whether it brings more than noise would.
+        kind: of the verdict that it answers, or "" if it may answer any; set by `verdicts.candidates`.
     """
 
-    kind: str
     gain: float
     change: str
     why: str
@@ -160,17 +155,17 @@ class Candidate:
     where: str = ""
     loader: str = ""
     bound: float = 0.0
-    counts: bool = False
+    kind: str = ""
 
 
-def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
+def other_arguments(case: Case, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
     """A change of the loader's arguments."""
     change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
-    return Candidate(kind, gain, change, why, evidence, settings={"loader": new})
+    return Candidate(gain, change, why, evidence, settings={"loader": new})
 
 
 def case_of(observation: Observation) -> Case | None:
-    """None: too little was measured."""
+    """The case of an observation, or None if too little was measured."""
     costs = costs_of(observation)
     actual = observation.phase(ACTUAL)
     loader = observation.loader
@@ -224,30 +219,21 @@ def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, floa
     return {part: parts[part] * whole for part in IRREGULAR if part in parts}
 
 
-def regular_demand(observation: Observation, demand: float, errors: float = 0.0) -> float:
+def regular_demand(observation: Observation, demand: float) -> float:
     """Seconds of a sample's step alone, of `demand` in all, without what not each batch needs.
 
-    The close look tells it where there is one: a checkpoint that falls into it, and not into the other steps
+    The close look tells it if there is one: a checkpoint that falls into it, and not into the other steps
     alone, is in its time as well as in the sampled share.
-
-    Args:
-        errors: standard errors by which that share is taken to be larger than was sampled.
     """
-    close, by_name = observation.phase(PARTS), {PARTS: parts_looked_at(observation, PARTS)}
-    by_name[DEMAND] = step_parts(observation, DEMAND)
-    shares = {name: sum(parts.get(part, 0.0) for part in IRREGULAR) for name, parts in by_name.items()}
-    if not any(shares.values()):
-        return demand
-    name = DEMAND if close is None else PARTS
-    seconds = demand if close is None else per_sample(close)[0]
-    looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
-    share = min(1.0, shares[name])
-    share += errors * math.sqrt(share * (1 - share) / max(1, sum(look["rounds"] for look in looks)))
-    return min(demand, seconds * (1 - min(MOST_IRREGULAR, share)))
+    close = observation.phase(PARTS)
+    parts = parts_looked_at(observation, PARTS) if close else step_parts(observation, DEMAND)
+    share = min(MOST_IRREGULAR, sum(parts.get(part, 0.0) for part in IRREGULAR))
+    seconds = per_sample(close)[0] if close else demand
+    return min(demand, seconds * (1 - share)) if share else demand
 
 
 def least_step(observation: Observation, phase: Phase | None) -> float:
-    """Seconds that a sample's step takes at least, as far as a phase of the step alone tells; 0: not at all.
+    """Seconds that a sample's step takes at least, as far as a phase of the step alone tells, or 0.
 
     It is what the fastest round of the repeated batches took, without what not each batch needs and without
     the time that the thread waited for a core, less twice the standard error of the mean.
@@ -255,16 +241,16 @@ def least_step(observation: Observation, phase: Phase | None) -> float:
     if phase is None:
         return 0.0
     rounds = bursts(phase, KEPT_BATCHES)
-    whole = [one for one in rounds if one[1] >= max(samples for _, samples in rounds)]
-    fastest = min(seconds / samples for seconds, samples in whole)
+    most = max(samples for _, samples in rounds)
+    fastest = min(seconds / samples for seconds, samples in rounds if samples == most)
     if phase.name == DEMAND:
-        fastest = min(fastest, regular_demand(observation, per_sample(phase)[0], errors=2.0))
+        fastest = min(fastest, regular_demand(observation, per_sample(phase)[0]))
     fastest *= on_core(observation, phase.name, "main")
     return fastest - min(2 * standard_error(phase, 1), 0.5 * fastest)
 
 
 def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
-    """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
+    """Seconds of a sample that go to starting epochs, or 0 if none began, or their length isn't known."""
     starts = starts_of(loader, phase)
     if not starts or not loader.batches:
         return 0.0
@@ -272,15 +258,14 @@ def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
 
 
 def starts_of(loader: LoaderFacts, phase: Phase) -> list[float]:
-    """Seconds of each start of an epoch; where the phase saw none, and workers are started again for each, of
-    the first."""
+    """Seconds of each start of an epoch; if the phase saw none though each starts workers, of the first."""
     if phase.startups or loader.arguments.get("persistent_workers", True):
         return phase.startups
     return [loader.first_batch_seconds]
 
 
 def seconds_of(observation: Observation) -> float | None:
-    """Seconds per sample as the script is, as `Case.actual`; None: too little was measured."""
+    """Seconds per sample as the script is, or None if too little was measured."""
     actual = observation.phase(ACTUAL)
     if actual is None or observation.loader is None:
         return None
@@ -289,8 +274,7 @@ def seconds_of(observation: Observation) -> float | None:
 
 
 def is_faster(case: Case, phase: Phase) -> bool:
-    """Whether a loader with other settings is faster beyond doubt; where it overlaps with the step and the
-    script's doesn't, it need not be."""
+    """Whether a loader with other settings is faster beyond doubt, or overlaps with the step as none did."""
     now = case.observation.phase(SUPPLY)
     if now is None or not case.costs.overlaps:
         return True
@@ -320,10 +304,8 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
 
 
 def takes_turns(case: Case) -> bool:
-    """A thread of the training process makes the batches during the step, and both suffer.
-
-    Without workers the step should wait for all that loading costs: where it waits for less than half of
-    that, another thread loads.
+    """Whether a thread of the training process makes the batches during the step, and both suffer: without
+    workers the step should wait for all that loading costs, and it waits for less than half of that.
     """
     costs = case.costs
     matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
@@ -332,7 +314,7 @@ def takes_turns(case: Case) -> bool:
 
 
 def has_stragglers(case: Case) -> bool:
-    """Few samples hold much of the loading time."""
+    """Whether few samples hold much of the loading time."""
     slow = case.stragglers
     if case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP):
         return False

@@ -7,7 +7,6 @@ loader, and the cores that both compute on. Where they don't overlap, it takes a
 
 from __future__ import annotations
 
-import random
 import statistics
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +19,8 @@ PLACES = (
     *("read thread", "native thread", "collating thread", "copying thread"),
     *("worker", "worker's other threads", "main", "pin thread"),
 )
-# Kinds of cause by the parts of the step that not each batch needs.
-IRREGULAR = {"compile": "recompile", "checkpoint": "checkpoint", "logging": "logging", "gc": "gc"}
+# Parts of the step that not each batch needs.
+IRREGULAR = ("compile", "checkpoint", "logging", "gc")
 PART_NAMES = {
     "compile": "compiling the model",
     "checkpoint": "writing checkpoints",
@@ -41,14 +40,8 @@ IDLE = ("idle", "start", "wait")
 
 @dataclass(frozen=True)
 class Costs:
-    """What one sample costs.
-
-    Attributes:
-        demand: seconds of the step alone.
-        supply: seconds of the loader alone, from one sample to the next.
-        demand_cpu, supply_cpu: processor seconds of each, in all threads and processes.
-        cores: number of cores that may be used.
-        overlaps: whether the loader works while the step does.
+    """What one sample costs: seconds and processor seconds of the step alone (demand) and of the loader alone
+    (supply), the cores that may be used, and whether the loader works while the step does.
     """
 
     demand: float
@@ -60,46 +53,45 @@ class Costs:
 
     @property
     def seconds(self) -> float:
-        """That both together take for a sample."""
+        """Seconds that both together take for a sample."""
         return self.together(1.0)
 
     @property
     def loading(self) -> float:
-        """That the loader, or the cores that it shares with the step, take for a sample."""
+        """Seconds that the loader, or the cores that it shares with the step, take for a sample."""
         if not self.overlaps:
             return self.supply
         return max(self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
 
     def together(self, slowdown: float) -> float:
-        """The same where loading takes `slowdown` times as long during the step as alone."""
+        """Seconds of both if loading takes `slowdown` times as long during the step as alone."""
         loading = slowdown * self.loading
         return max(self.demand, loading) if self.overlaps else self.demand + loading
 
     def slowdown(self, seconds: float) -> float:
-        """How many times as long loading must take during the step, for a sample to take `seconds`: at least
-        1, and 1 where loading isn't the limit."""
+        """Ratio of loading during the step to loading alone if a sample takes `seconds`; at least 1."""
         if not self.overlaps:
             return max(1.0, (seconds - self.demand) / self.supply)
         return max(1.0, seconds / self.loading) if self.loading >= self.demand else 1.0
 
     @property
     def busy_cores(self) -> float:
-        """That step and loader compute on at the speed of the slower of them."""
+        """Cores that step and loader compute on at the speed of the slower of them."""
         return (self.demand_cpu + self.supply_cpu) / max(self.demand, self.supply)
 
     def with_supply(self, phase: Phase) -> Costs:
-        """With another loader, as it was measured, that works while the step does."""
+        """Costs with another loader, as it was measured, that works while the step does."""
         supply, cpu = per_sample(phase)
         return replace(self, supply=supply, supply_cpu=cpu, overlaps=True)
 
     def with_demand(self, phase: Phase) -> Costs:
-        """With another step, as it was measured."""
+        """Costs with another step, as it was measured."""
         demand, cpu = per_sample(phase)
         return replace(self, demand=demand, demand_cpu=cpu)
 
 
 def costs_of(observation: Observation) -> Costs | None:
-    """Those of the script as it is; None: too little was measured."""
+    """Costs of the script as it is, or None if too little was measured."""
     actual, supply = observation.phase(ACTUAL), observation.phase(SUPPLY)
     if actual is None or supply is None or observation.loader is None:
         return None
@@ -116,38 +108,22 @@ def costs_of(observation: Observation) -> Costs | None:
     return Costs(demand_seconds, supply_seconds, demand_cpu, supply_cpu, observation.cores, overlaps)
 
 
-def bursts_of(phase: Phase, workers: int) -> list[range]:
-    """Numbers of the steps of each burst: as many in a row as there are workers. Their batches come together,
-    so that single steps are either long or nothing.
+def bursts(phase: Phase, workers: int) -> list[tuple[float, int]]:
+    """(seconds, samples) of each burst: as many steps in a row as there are workers. Their batches come
+    together, so that single steps are either long or nothing.
 
     Args:
         phase: whose settings may have another number of workers.
         workers: of the loader as it is.
     """
     size = max(1, int(phase.settings.get("loader", {}).get("num_workers", workers)))
-    count = len(phase.waits)
-    return [range(start, min(count, start + size)) for start in range(0, count, size)]
-
-
-def bursts(phase: Phase, workers: int) -> list[tuple[float, int]]:
-    """(seconds, samples) of each burst."""
-    return [
-        (sum(phase.waits[i] + phase.computes[i] for i in steps), sum(phase.samples[i] for i in steps))
-        for steps in bursts_of(phase, workers)
-    ]
-
-
-def draw_bursts(phase: Phase, workers: int, generator: random.Random) -> list[int]:
-    """Numbers of steps, drawn burst by burst with replacement."""
-    known = bursts_of(phase, workers)
-    drawn: list[int] = []
-    while len(drawn) < len(phase.waits):
-        drawn += generator.choice(known)
-    return drawn
+    seconds = [wait + compute for wait, compute in zip(phase.waits, phase.computes, strict=True)]
+    starts = range(0, len(seconds), size)
+    return [(sum(seconds[i : i + size]), sum(phase.samples[i : i + size])) for i in starts]
 
 
 def standard_error(phase: Phase, workers: int) -> float:
-    """Of a sample's seconds, from burst to burst; infinite where there is one burst only."""
+    """Standard error of a sample's seconds, from burst to burst, or infinity if there is one burst only."""
     times = [seconds / samples for seconds, samples in bursts(phase, workers)]
     return statistics.stdev(times) / len(times) ** 0.5 if len(times) > 1 else float("inf")
 
@@ -161,7 +137,7 @@ def per_sample(phase: Phase) -> tuple[float, float]:
 
 
 def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]:
-    """Of a phase, in the order in which a sample passes through them."""
+    """Stages of loading in a phase, in the order in which a sample passes through them."""
     phase, loader = observation.phase(name), observation.loader
     if phase is None or loader is None:
         return []
@@ -189,7 +165,7 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
 
 
 def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
-    """As its loader counted them; as of `LoaderFacts.stages`."""
+    """Stages as Headrace's loader counted them; see `LoaderFacts.stages`."""
     making = max((row[2] for key, row in stages.items() if key not in OWN_THREADS), default=0)
     found = []
     for key, (samples, seconds, threads) in stages.items():
@@ -201,7 +177,7 @@ def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
 
 
 def _share_out(rows: dict[tuple[str, str], list[float]]) -> None:
-    """What calling transforms takes, as a Compose does, goes to these by what they take themselves."""
+    """Adds what calling transforms takes, as in a Compose, to these, by what they take themselves."""
     for key, place in [row for row in rows if row[0] == CALLING_TRANSFORMS]:
         named = [row for (other, at), row in rows.items() if at == place and is_transform(other)]
         whole = sum(row[1] for row in named)
@@ -218,10 +194,9 @@ def is_transform(key: str) -> bool:
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:
-    """Share of a phase's time by part of the step, as of `measure.stages`, and in "gc".
+    """Share of a phase's time by part of the step, as named by `measure.stages`, and in "gc".
 
-    How all but the parts that not each batch needs divide is taken from the close look at the step alone:
-    while steps are timed, few samples are taken, and these where the thread lets go of the GIL.
+    Parts that each batch needs divide as in the close look at the step alone, which has more samples.
     """
     parts, close = parts_looked_at(observation, name), parts_looked_at(observation, PARTS)
     rest = {key: share for key, share in close.items() if key not in IRREGULAR}
@@ -233,12 +208,12 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
 
 
 def part_name(key: str) -> str:
-    """A part of the step, as of `measure.stages`, for readers."""
+    """The name of a part of the step for readers."""
     return PART_NAMES.get(key, key.removeprefix("code:"))
 
 
 def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
-    """The same from the stack samples of that phase only; empty: there are none."""
+    """Shares from the stack samples of that phase only; empty if there are none."""
     looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
     whole = sum(look["seconds"] for look in looks)
     parts: dict[str, float] = {}
@@ -256,7 +231,7 @@ def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
 
 
 def place_of(role: str, kind: str, key: str) -> str:
-    """Where a stage ran, for readers; "": it is no work on samples."""
+    """Where a stage ran, for readers, or "" if it is no work on samples."""
     if key in IDLE or kind == "step":
         return ""
     if kind == "pin":

@@ -61,7 +61,7 @@ class Rate:
     Attributes:
         name: "supply": the loader alone; "demand": the step alone, on repeated batches; "actual": both.
         samples_per_second: the mean over the phase, start-up left out.
-        low, high: bounds of the mean with 95 % confidence (bootstrap over steps).
+        low, high: bounds of the mean with 95 % confidence.
         batches, seconds: that it was measured over.
     """
 
@@ -101,18 +101,19 @@ class Cause:
     """Something that holds the training up, or may.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `verdicts.KINDS`.
         sentence: what it is, with the figures that show it.
         evidence: what was measured, a line each.
         cost: 0 to 1: the share of the step's time that would go away without it, as far as is known.
-        confidence: 0 to 1: the share of resamplings of the measurements in which it stays the first.
+        margin: 0 to 1: how far the verdict is ahead of the next cause, by what speaks for them; 0 if there is
+            no other, and for the others.
     """
 
     kind: str
     sentence: str
     evidence: tuple[str, ...]
     cost: float
-    confidence: float
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,36 +129,6 @@ class TimeShare:
     share: float
 
 
-# Kinds of cause, with the title each is printed under.
-KINDS = {
-    "healthy": "the step itself is the limit: nothing starves it",
-    "workers": "too few workers",
-    "read": "reading",
-    "decode": "decoding",
-    "transform": "one transform",
-    "dataset": "the dataset's own code",
-    "collate": "collate",
-    "transfer": "the transfer from workers to the training process",
-    "pin": "pinning",
-    "copy": "the copy to the device",
-    "synchronise": "repeated waits for the device",
-    "gil": "threads that contend for the GIL",
-    "startup": "starting workers in each epoch",
-    "straggler": "single samples that take long",
-    "lock": "waiting for a lock",
-    "validation": "the loop over another loader",
-    "recompile": "recompilation of the model",
-    "checkpoint": "writing checkpoints",
-    "logging": "logging",
-    "gc": "Python's garbage collector",
-    "oversubscribed": "more threads than cores",
-    "memory": "memory",
-    "cores": "too few free cores for loader and step together",
-    "undecided": "undecided",
-    "unexplained": "an unmeasured cause",
-}
-
-
 @dataclass(frozen=True)
 class Advice:
     """One change, ready to be made.
@@ -166,15 +137,13 @@ class Advice:
         cause: the kind of cause that it answers.
         summary: one line: "num_workers=4 → 12".
         diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
-        predicted: times as fast as now; 1.0: it saves memory, and nothing is known of its speed; 0.0: nothing
-            is known.
+        predicted: times as fast as now at most; 1.0 if it saves memory, and 0.0 if nothing is known.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
-        measured: speed-up measured by `--try`; None: not tried.
-        ideal: whether `predicted` is an upper bound; if not, a trial of a few seconds reached it.
+        measured: speed-up measured by `--try`, or None if it was not tried.
         where, loader: "train.py:60", where the loader that it changes is iterated over, and that loader as
             code; "": the examined loader.
-        alone: times as fast if what it names cost nothing, and all else as much as now; 0: not estimated.
+        alone: times as fast if what it names cost nothing, and all else as much as now; 0 if not estimated.
     """
 
     cause: str
@@ -183,7 +152,6 @@ class Advice:
     predicted: float
     settings: dict[str, Any] = field(default_factory=dict)
     measured: float | None = None
-    ideal: bool = False
     where: str = ""
     loader: str = ""
     alone: float = 0.0
@@ -289,21 +257,3 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
         return asdict(self)
-
-    def __str__(self) -> str:
-        """The report as text, as the command prints it."""
-        from rich.console import Console
-
-        console = Console(width=100, color_system=None)
-        from headrace_doctor.doctor.text import print_diagnosis
-
-        with console.capture() as captured:
-            print_diagnosis(console, self)
-        text: str = captured.get()
-        return text
-
-    def to_html(self) -> str:
-        """The report as one page, as the command writes it."""
-        from headrace_doctor.doctor.html import render_html
-
-        return render_html(self)

@@ -45,7 +45,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     verdict = diagnosis.verdict
     found = judgement(verdict)
     head = _text(f"{MARKS[found][0]} {title(verdict)}", STYLES[found])
-    console.print(head.append(f" ({certainty(verdict)})", style="not bold default"))
+    console.print(head.append(certainty(verdict), style="not bold default"))
     console.print(_text(verdict.sentence, "bold"))
     for advice in diagnosis.advice[:1]:
         _print_advice(console, "→ ", advice)
@@ -60,7 +60,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.causes[1:]:
         _heading(console, "Other causes")
     for cause in diagnosis.causes[1:]:
-        console.print(_text(f"  {title(cause)}", "bold").append(f" ({certainty(cause)})", style="not bold"))
+        console.print(_text(f"  {title(cause)}", "bold").append(certainty(cause), style="not bold"))
         _rows(console, [("    ", cause.sentence), *(("    · ", line) for line in cause.evidence)])
     if diagnosis.advice[1:]:
         _heading(console, "What else could be changed")
@@ -74,6 +74,14 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         _rows(console, [("  · ", note) for note in diagnosis.notes])
     if diagnosis.watching:
         console.print(_text(f"\nWatching took {percent(diagnosis.watching)} of the cores' time.", "dim"))
+
+
+def render_text(diagnosis: Diagnosis) -> str:
+    """The report as text of 100 columns, without color."""
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        print_diagnosis(console, diagnosis)
+    return captured.get()
 
 
 def _text(text: str, style: str = "") -> Text:

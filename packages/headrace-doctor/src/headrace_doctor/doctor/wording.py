@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from itertools import groupby
 
-from headrace_doctor.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, StageCost
+from headrace_doctor.doctor.records import Advice, Cause, Diagnosis, Judgement, StageCost
+from headrace_doctor.doctor.verdicts import KINDS
 from headrace_doctor.errors import printable
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
@@ -61,7 +62,7 @@ def percent(share: float) -> str:
 
 def title(cause: Cause) -> str:
     """What the kind of cause is called, as a heading."""
-    name = KINDS.get(cause.kind, cause.kind)
+    name = KINDS[cause.kind].title
     return name[:1].upper() + name[1:]
 
 
@@ -71,10 +72,11 @@ def judgement(verdict: Cause) -> Judgement:
 
 
 def certainty(cause: Cause) -> str:
-    """How sure it is, and what it costs where that is known; health costs nothing."""
-    sure = f"confidence {percent(cause.confidence)}"
+    """What it costs, and how far it is ahead of the next cause, in parentheses, or "" if neither is known."""
     costs = cause.cost > 0 and cause.kind != "healthy"
-    return f"{sure}; costs {percent(cause.cost)} of the step's time" if costs else sure
+    parts = [f"costs {percent(cause.cost)} of the step's time"] if costs else []
+    parts += [f"{percent(cause.margin)} ahead of the next cause"] if cause.margin else []
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def times(factor: float) -> str:
@@ -93,13 +95,13 @@ def measured(phase: str) -> str:
 
 
 def gain(advice: Advice) -> str:
-    """The gain of a change: predicted, measured, or an upper bound."""
+    """The gain of a change: its upper bound, and what was measured."""
     if advice.cause == "memory":
         text = "saves memory"
     elif not advice.predicted:
         text = "gain not known"
     else:
-        text = f"{'at most' if advice.ideal else 'predicted'} {times(advice.predicted)}"
+        text = f"at most {times(advice.predicted)}"
     if advice.alone:
         text = f"about {times(advice.alone)} with this cost removed, {text}"
     return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"

@@ -1,0 +1,532 @@
+"""The kinds of verdict: how each is called, found, answered and tried, an entry of `VERDICTS` each."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace_doctor.doctor.case import (
+    TAKEN_CORES,
+    Candidate,
+    Case,
+    has_stragglers,
+    is_faster,
+    least_step,
+    other_arguments,
+    start_of_epoch,
+    starts_of,
+    takes_turns,
+    tried_workers,
+    where_it_stays,
+)
+from headrace_doctor.doctor.model import part_name
+from headrace_doctor.doctor.records import StageCost
+from headrace_doctor.errors import duration, size
+from headrace_doctor.measure.observed import (
+    ACTUAL,
+    DEMAND,
+    GAIN_THAT_COUNTS,
+    STALL_THAT_MATTERS,
+    SUPPLY,
+    DeviceFacts,
+    Phase,
+)
+from headrace_doctor.measure.supplies import worker_threads
+
+# Of several numbers of workers, the smallest that comes so near to the best is recommended.
+NEAR_ENOUGH = 0.97
+# Share of a worker's time below which a stage is no cause: another is as expensive.
+STAGE_THAT_MATTERS = 0.35
+# Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
+MUCH_SLOWER = 1.7
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A kind of verdict.
+
+    Attributes:
+        kind: its name in records: "decode".
+        title: what it is printed under.
+        find: yields the changes that would answer it, each with its evidence and the settings by which
+            `--try` applies it. Default: none; `diagnosis` says when it holds.
+        remedy: what a user can do about one of its stages, called {name}, or about its part; a line each.
+        about_loading: whether it counts only if the step waits for data.
+        distorts: whether it makes other measurements wrong if it costs much.
+        stages: kinds of stages of loading that it is about.
+        part: the part of the step that it is about.
+    """
+
+    kind: str
+    title: str
+    find: Callable[[Case, Verdict], Iterator[Candidate]] = lambda *_: iter(())
+    remedy: str = ""
+    about_loading: bool = False
+    distorts: bool = False
+    stages: tuple[str, ...] = ()
+    part: str = ""
+
+
+def candidates(case: Case) -> list[Candidate]:
+    """All changes that would bring anything; unordered."""
+    found = []
+    for verdict in VERDICTS:
+        if case.starved or not verdict.about_loading:
+            for one in verdict.find(case, verdict):
+                gain = min(one.gain, one.bound or case.limit)
+                if gain >= GAIN_THAT_COUNTS:
+                    found.append(replace(one, kind=verdict.kind, gain=gain))
+    return found
+
+
+def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
+    """Another number of workers, as measured; they answer stragglers instead if there are any."""
+    uneven = has_stragglers(case)
+    if case.stall < 0.02 or takes_turns(case) or uneven != (verdict.kind == "straggler"):
+        return
+    tried = tried_workers(case)
+    rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
+    tried = {count: phase for count, phase in tried.items() if is_faster(case, phase)}
+    if not tried:
+        return
+    after = {count: case.costs.with_supply(phase) for count, phase in tried.items()}
+    best = min(costs.seconds for costs in after.values())
+    count = min(count for count, costs in after.items() if costs.seconds <= best / NEAR_ENOUGH)
+    now = case.arguments.get("num_workers", 0)
+    supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
+    who = f"{now} workers supply" if now else "without workers the loader supplies"
+    turns = "" if now else ", and each waits for the other"
+    yield other_arguments(
+        case,
+        case.best(after[count]) if uneven else case.gain(after[count]),
+        f"{who} {supply:,.0f} samples/s, the step could process {demand:,.0f}{turns}",
+        f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",
+        num_workers=count,
+    )
+
+
+def processes_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Worker processes, if a thread of the training process makes the batches."""
+    if not takes_turns(case):
+        return
+    tried = {count: case.costs.with_supply(phase) for count, phase in tried_workers(case).items()}
+    # Where the loader alone was ample, no others were measured: processes are taken to be as fast as it is.
+    tried = tried or {min(2, case.costs.cores): replace(case.costs, overlaps=True)}
+    count, after = min(tried.items(), key=lambda one: one[1].seconds)
+    supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
+    # What both cost beyond the dearer of them is what they take from each other.
+    yield Candidate(
+        gain=case.actual / after.seconds,
+        change=f"num_workers=0 in a thread → num_workers={count}",
+        why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
+        f" together {1 / case.steady:,.0f}",
+        evidence=(f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",),
+        settings={"loader": {"num_workers": count}},
+    )
+
+
+def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
+    """A longer queue, batches in the order in which they are done, or more workers, if samples take long."""
+    if not has_stragglers(case) or case.stall < STALL_THAT_MATTERS:
+        return
+    slow = case.stragglers
+    share = slow["slow_seconds"] / max(1e-9, slow["seconds"])
+    why = (
+        f"{slow['slow_count']} of {slow['count']:,} samples took over ten times the median of"
+        f" {duration(slow['median'])}, and {share:.0%} of all loading time"
+    )
+    evidence = [f"sample {index}: {duration(seconds)}" for seconds, index in slow["slowest"][:4]]
+    for arguments, phase in queues(case):
+        # On average, the loader may be fast enough: the waits that the model leaves unexplained would go.
+        gain = case.best(case.costs.with_supply(phase))
+        yield other_arguments(case, gain, why, *evidence, **arguments)
+    yield from more_workers(case, verdict)
+
+
+def queues(case: Case) -> list[tuple[dict[str, Any], Phase]]:
+    """(the argument, the supply) of loaders that were tried with another queue."""
+    tried = [(phase.settings.get("loader", {}), phase) for phase in case.observation.others(SUPPLY)]
+    return [row for row in tried if len(row[0]) == 1 and "num_workers" not in row[0]]
+
+
+def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Workers that are kept from epoch to epoch."""
+    loader = case.loader
+    if loader.kind == "headrace":  # its native threads stay; processes aren't told apart from them
+        return
+    if not loader.workers or loader.arguments.get("persistent_workers"):
+        return
+    spent = start_of_epoch(loader, case.phase)
+    if not spent:
+        return
+    starts = starts_of(loader, case.phase)
+    # What remains of a start is the first batch, which workers make as fast as any.
+    batch = statistics.fmean(case.phase.samples)
+    first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
+    seconds = statistics.median(starts)
+    saved = spent * max(0.0, 1 - first / seconds)
+    yield other_arguments(
+        case,
+        case.gain(case.costs, saved),
+        f"each epoch starts workers for {duration(seconds)}, {spent / case.actual:.0%} of its time",
+        f"starts of epochs: {', '.join(map(duration, starts[:6]))}",
+        f"batches of an epoch: {loader.batches}",
+        persistent_workers=True,
+    )
+
+
+def fewer_threads(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """As many threads for operators as there are cores."""
+    for phase in case.observation.others(DEMAND):
+        threads = phase.settings.get("threads")
+        if threads is None:
+            continue
+        after = case.costs.with_demand(phase)
+        now = case.observation.threads
+        rates = f"{1 / case.costs.demand:,.0f} samples/s with {now} threads"
+        yield Candidate(
+            gain=case.gain(after),
+            bound=case.actual / least_step(case.observation, phase),
+            why=f"the step's operators use {now} threads on {case.costs.cores} cores",
+            evidence=(f"the step alone: {rates}, {1 / after.demand:,.0f} with {threads}",),
+            **other_threads(now, threads),
+        )
+    yield from single_threaded_workers(case)
+
+
+def costly_stages(case: Case, verdict: Verdict) -> Iterator[Candidate]:
+    """The verdict's expensive stages of loading: whatever is done to them, the step alone remains."""
+    place = busiest_place(case)
+    stages = [stage for stage in case.stages if stage.place == place]
+    whole = sum(stage.seconds_per_sample for stage in stages)
+    computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
+    # What single samples hold, if batches can be made less dependent on them, is no matter of their stage.
+    uneven = (
+        has_stragglers(case) and queues(case) and verdict.kind != "lock"
+    )  # which any sample may find taken
+    slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if uneven else 0.0
+    for stage in stages:
+        share = stage.seconds_per_sample / whole - slow if whole else 0.0
+        if OF_STAGE.get(stage.kind, "dataset") == verdict.kind and share >= STAGE_THAT_MATTERS:
+            of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
+            yield without_a_stage(case, verdict, stage, whole, share, of_cpu)
+
+
+def without_a_stage(
+    case: Case, verdict: Verdict, stage: StageCost, whole: float, share: float, of_cpu: float
+) -> Candidate:
+    """A stage that costs nothing; `share` of the `whole` seconds of a sample, and of its processor time."""
+    costs = case.costs
+    after = replace(costs, supply=costs.supply * (1 - share), supply_cpu=costs.supply_cpu * (1 - of_cpu))
+    seconds = duration(stage.seconds_per_sample)
+    by = f"{stage.evidence} stack samples; {stage.waiting:.0%} of it blocked"
+    return Candidate(
+        gain=case.gain(after),
+        change=f"{stage.name}: {seconds} of a sample's {duration(whole)}",
+        why=f"{stage.name} takes {share:.0%} of a sample's time in the loader",
+        evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
+        lines=tuple(f" {line}" for line in verdict.remedy.format(name=stage.name).splitlines()),
+        ideal=True,
+    )
+
+
+def irregular_part(case: Case, verdict: Verdict) -> Iterator[Candidate]:
+    """A part of the step that not each batch needs: whatever is done to it, the rest of the step remains."""
+    seconds = case.irregular.get(verdict.part, 0.0)
+    # The loader's pace remains the limit if it works ahead.
+    floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
+    change, *lines = verdict.remedy.splitlines()
+    gain = case.actual / max(floor, case.actual - seconds, 1e-9)
+    why = f"{part_name(verdict.part)} takes {seconds / case.actual:.0%} of the script's time"
+    evidence = tuple(where_it_stays(case.observation, ACTUAL))
+    yield Candidate(gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True)
+
+
+def other_loops(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Workers for another loader, as for validation, whose loop waits for it."""
+    samples = case.samples
+    for loop in case.observation.loops:
+        now = int(loop.arguments.get("num_workers", 0))
+        stay = loop.arguments.get("persistent_workers")
+        for workers, (seconds, cpu) in loop.supplies.items():
+            count = int(workers)
+            if count < now or (count == now and (stay or not now)):
+                continue
+            cores = (loop.computes + loop.samples * cpu) / case.costs.cores
+            after = max(loop.computes, loop.samples * seconds, cores)
+            gain = case.actual / max(1e-9, case.actual - max(0.0, loop.seconds - after) / samples)
+            takes = f"takes {loop.seconds / samples / case.actual:.0%} of the script's time"
+            more = f"num_workers={now} → {count}, " if count > now else ""
+            yield Candidate(
+                gain=gain,
+                change=f"{loop.where}: {more}persistent_workers=True",
+                why=f"the loop at {loop.where} {takes}, and waits for its loader for"
+                f" {loop.waits / loop.seconds:.0%} of that",
+                evidence=(f"its loader: {loop.code}", f"with {count} workers: {1 / seconds:,.0f} samples/s"),
+                lines=(
+                    f"-val_loader = DataLoader(…, num_workers={now})",
+                    f"+val_loader = DataLoader(…, num_workers={count}, persistent_workers=True)",
+                ),
+                settings={"loader": {"num_workers": count, "persistent_workers": True}},
+                where=loop.where,
+                loader=loop.code,
+            )
+
+
+def single_threaded_workers(case: Case) -> Iterator[Candidate]:
+    """Workers whose libraries start threads of their own, on cores that are taken already."""
+    phase = next((one for one in case.observation.others(SUPPLY) if "worker_threads" in one.settings), None)
+    looks = [look for look in case.observation.looks if look["role"] == "worker" and look["phase"] == SUPPLY]
+    if phase is None or not is_faster(case, phase):
+        return
+    libraries = sorted({name for look in looks for name in look.get("libraries", ())})
+    line = "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1, set before Python starts"
+    if "cv2" in libraries:
+        line = "cv2.setNumThreads(0)  # in worker_init_fn, or at the top of the dataset's module"
+    yield Candidate(
+        gain=case.gain(case.costs.with_supply(phase)),
+        change=f"one thread for the libraries in each worker: {line.partition('  #')[0]}",
+        why=f"the {case.loader.workers} workers compute on {worker_threads(looks)} threads, with"
+        f" {case.costs.cores} cores",
+        evidence=(
+            f"threads started by native libraries; imported: {', '.join(libraries)}",
+            f"the loader alone: {1 / case.costs.supply:,.0f} samples/s,"
+            f" {phase.samples_per_second:,.0f} with one thread per worker",
+        ),
+        lines=(f"+{line}",),
+        settings={"worker_threads": 1},
+    )
+
+
+def less_contention(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Cores that are left to the loader, if it is much slower during the step than alone."""
+    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
+        return  # on a busy machine, a note tells what others take
+    threads, cores = case.observation.threads, case.costs.cores
+    fewer = max(1, cores // 2)
+    gain = case.costs.together(case.slowdown) / case.costs.seconds
+    contention = f"loading takes {case.slowdown:.1f} times as long as alone: they compete for {cores} cores"
+    change: dict[str, Any] = {
+        "change": "fewer processes beside it",
+        "lines": (f" {TAKEN_CORES}",),
+        "ideal": True,
+    }
+    if threads > fewer:  # with so many the step was not measured
+        change = {**other_threads(threads, fewer), "bound": math.inf}
+    waited = f"threads waited for a core for {case.run_delay:.0%} of their time"
+    yield Candidate(gain, why=f"during the step, {contention}", evidence=(waited,), **change)
+
+
+def other_threads(now: int, threads: int) -> dict[str, Any]:
+    """Fields of a candidate that sets the number of threads for operators."""
+    return {
+        "change": f"torch.set_num_threads({now}) → {threads}",
+        "lines": (f"-torch.set_num_threads({now})", f"+torch.set_num_threads({threads})"),
+        "settings": {"threads": threads},
+    }
+
+
+def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Headrace's loader in the place of torch's."""
+    for phase in case.observation.others(SUPPLY):
+        if phase.settings.get("headrace"):
+            gain = case.gain(case.costs.with_supply(phase))
+            change = "torch.utils.data.DataLoader → headrace.DataLoader"
+            evidence = (f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",)
+            yield Candidate(gain, change, "", evidence, settings={"headrace": True})
+
+
+def waits_for_results(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """A step that doesn't wait for results of the device."""
+    device = case.observation.device
+    if device is not None:
+        yield from freer_device(
+            case,
+            device,
+            device.synchronise_seconds,
+            change="read losses every so many steps, not each",
+            lines=(
+                "-    total += loss.item()",
+                "+    total += loss.detach()   # .item() once, at the end of the epoch",
+            ),
+        )
+
+
+def waits_for_copies(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
+    """Copies to the device that the step doesn't wait for."""
+    device = case.observation.device
+    if device is not None:
+        yield from freer_device(
+            case,
+            device,
+            device.blocking_copy_seconds,
+            change="pin_memory=True and .to(device, non_blocking=True)",
+            lines=(
+                "-loader = DataLoader(…)",
+                "+loader = DataLoader(…, pin_memory=True)",
+                "-images = images.to(device)",
+                "+images = images.to(device, non_blocking=True)",
+            ),
+            settings={"loader": {"pin_memory": True}},
+            ideal=True,
+        )
+
+
+def freer_device(case: Case, device: DeviceFacts, seconds: float, **fields: Any) -> Iterator[Candidate]:
+    """A step without `seconds` of waiting for the device, which has its work to do all the same."""
+    demand = case.observation.phase(DEMAND)
+    if demand is None:
+        return
+    batch = statistics.fmean(demand.samples)
+    step = case.costs.demand * batch
+    if seconds <= 0.02 * step:
+        return
+    calls = ", ".join(f"{name} {count:.1f}" for name, count in device.synchronisations.items())
+    evidence = (
+        f"the device is busy for {duration(device.busy_seconds)} of a step",
+        f"waits per step: {calls or 'none'}; {size(device.pageable_bytes)} copied from pageable memory,"
+        f" {size(device.pinned_bytes)} from pinned",
+        *where_it_stays(case.observation),
+    )
+    left = max(step - seconds, device.busy_seconds)
+    doubt = step - batch * case.least
+    bound = case.actual * batch / max(left - doubt, 0.5 * left)
+    why = f"the training thread waits for {duration(seconds)} of a step's {duration(step)}"
+    gain = case.gain(replace(case.costs, demand=left / batch))
+    yield Candidate(gain, why=why, evidence=evidence, bound=bound, **fields)
+
+
+def busiest_place(case: Case) -> str:
+    """The place where samples are made; of Headrace's threads, of those that make the fewest."""
+    taken: dict[str, float] = {}
+    for stage in case.stages:
+        taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
+    ours = [place for place in ("read thread", "native thread") if place in taken]
+    if ours:
+        return max(ours, key=lambda place: taken[place])
+    return "worker" if "worker" in taken else "main"
+
+
+VERDICTS = (
+    Verdict("healthy", "the step itself is the limit: nothing starves it"),
+    Verdict("workers", "too few workers", more_workers, about_loading=True),
+    Verdict(
+        "read",
+        "reading",
+        costly_stages,
+        remedy="copy the data to a local disk, or read large files in order: headrace pack SRC DEST",
+        about_loading=True,
+        stages=("read",),
+    ),
+    Verdict(
+        "decode",
+        "decoding",
+        costly_stages,
+        remedy="store images as large as they are used, once: decoding costs by the pixel\n"
+        "or decode only what a crop needs: headrace.DataLoader",
+        about_loading=True,
+        stages=("decode", "parse", "pillow"),
+    ),
+    Verdict(
+        "transform",
+        "one transform",
+        costly_stages,
+        remedy="{name}: do it once beforehand, on smaller images (after the resize),\n"
+        "or on whole batches on the device (headrace: batch_transform=)",
+        about_loading=True,
+        stages=("transform", "resize", "store"),
+    ),
+    Verdict(
+        "dataset",
+        "the dataset's own code",
+        costly_stages,
+        remedy="{name}: do it once beforehand and keep what came of it, or vectorise it",
+        about_loading=True,
+        stages=("dataset",),
+    ),
+    Verdict(
+        "collate",
+        "collate",
+        costly_stages,
+        remedy="collate_fn: torch.stack of tensors of one shape; pad in the dataset, or on the device",
+        about_loading=True,
+        stages=("collate",),
+    ),
+    Verdict(
+        "transfer",
+        "the transfer from workers to the training process",
+        costly_stages,
+        remedy="send less: uint8 instead of float32 (normalise on the device), fewer and larger tensors",
+        about_loading=True,
+        stages=("transfer", "send", "receive"),
+    ),
+    Verdict(
+        "pin",
+        "pinning",
+        costly_stages,
+        remedy="pin less: uint8 instead of float32, fewer and larger tensors",
+        about_loading=True,
+        stages=("pin",),
+    ),
+    Verdict(
+        "lock",
+        "waiting for a lock",
+        costly_stages,
+        remedy="one file handle per worker or thread, opened at first use: then no lock is needed\n"
+        "or extract the archive once, or pack the data: headrace pack SRC DEST",
+        about_loading=True,
+        stages=("lock",),
+    ),
+    Verdict("straggler", "single samples that take long", smoother),
+    Verdict("copy", "the copy to the device", waits_for_copies),
+    Verdict("synchronise", "repeated waits for the device", waits_for_results),
+    Verdict("gil", "threads that contend for the GIL", processes_instead),
+    Verdict("startup", "starting workers in each epoch", workers_that_stay),
+    Verdict("validation", "the loop over another loader", other_loops),
+    Verdict(
+        "recompile",
+        "recompilation of the model",
+        irregular_part,
+        remedy="compile once: batches of one shape, or dynamic shapes\n"
+        "model = torch.compile(model, dynamic=True)\n"
+        "or pad batches to a few fixed lengths",
+        part="compile",
+    ),
+    Verdict(
+        "checkpoint",
+        "writing checkpoints",
+        irregular_part,
+        remedy="write checkpoints less often, or in the background\n"
+        "save every so many minutes rather than steps\n"
+        "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+        part="checkpoint",
+    ),
+    Verdict(
+        "logging",
+        "logging",
+        irregular_part,
+        remedy="log less often\nlog every so many steps; images and histograms once per epoch",
+        part="logging",
+    ),
+    Verdict(
+        "gc",
+        "Python's garbage collector",
+        irregular_part,
+        remedy="collect less often: gc.freeze() after the setup\n"
+        "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then\n"
+        "no gc.collect() within the loop",
+        part="gc",
+    ),
+    Verdict("oversubscribed", "more threads than cores", fewer_threads, distorts=True),
+    Verdict("cores", "too few free cores for loader and step together", less_contention),
+    Verdict("memory", "memory"),
+    Verdict("undecided", "undecided"),
+    Verdict("unexplained", "an unmeasured cause"),
+    # What may answer any of them.
+    Verdict("", "", headrace_instead),
+)
+KINDS = {verdict.kind: verdict for verdict in VERDICTS if verdict.kind}
+OF_STAGE = {stage: verdict.kind for verdict in VERDICTS for stage in verdict.stages}
