@@ -38,17 +38,13 @@ Fill = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class AugMix(Policy):
-    """The image mixed with `width` copies of it, each changed by `depth` operations (0: by 1 to 3 of them).
-
-    Without a `fill`, torch takes zeros, and blends them in another way. The magnitudes of translations are
-    shares of the edge.
+    """The image mixed with `width` copies of it, each changed by `depth` operations (if 0, 1 to 3).
+    Without a `fill`, torch takes zeros, and blends them in another way.
 
     Attributes:
-        severity: each operation has one of its first so many magnitudes, 1 to 10.
-        width: number of chains.
-        depth: number of operations of each; 0: 1 to 3 of them, drawn.
+        severity: number of magnitudes that an operation may have, the first ones; 1 to 10.
         alpha: parameter of the Dirichlet distributions that the weights are drawn from.
-        count: the first so many of `OPERATIONS` are chosen from.
+        count: number of `OPERATIONS` that are chosen from, the first ones.
         fused: see `grid_is_fused`.
     """
 
@@ -80,9 +76,8 @@ class AugMix(Policy):
         numbers = 1 + self.width * (1 + self.most_depth)
         if self.width < 1 or numbers > MOST_DRAWS:
             raise NoNativeForm(f"{self.width} chains of {self.most_depth} operations are too few or too many")
-        names = [f"weight {i}" for i in range(self.width + 1)]
-        steps = [f"operation {i}" for i in range(self.width * self.most_depth)]
-        object.__setattr__(self, "draws", (*names, *steps))
+        names = ("weight",) * (self.width + 1) + ("operation",) * (self.width * self.most_depth)
+        object.__setattr__(self, "draws", names)
 
     def _arguments(self) -> str:
         depth = self.depth or f"1–{DRAWN_DEPTH}"
@@ -163,9 +158,8 @@ def _most(edge: int) -> float:
 
 @lru_cache(maxsize=2)
 def grid_is_fused(is_v2: bool) -> bool | None:
-    """Whether torch makes affine grids of fused multiply-adds, which depends on the machine. None:
-    torchvision's functions of tensors don't round where native code does.
-    """
+    """Whether torch makes affine grids of fused multiply-adds, which depends on the machine, or None if it
+    rounds in other places than native code."""
     pixels = np.random.default_rng(0).integers(0, 256, (37, 61, 3), np.uint8)
     probes = {"Rotate": (-7.25, 21.0), "ShearX": (0.1, -0.2), "ShearY": (0.1, -0.2), "Color": (-0.75, 0.6875)}
     magnitudes = tuple((*probes[name], *[0.0] * BINS)[:BINS] if name in probes else () for name in OPERATIONS)

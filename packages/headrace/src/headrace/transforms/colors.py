@@ -119,10 +119,8 @@ class _ColorsOp(ImageOp):
 
 @dataclass(frozen=True)
 class ColorJitter(_ColorsOp):
-    """Brightness, contrast, saturation and hue changed in a random order, each by a random factor.
-
-    Factors lie between the bounds given; None: that one isn't changed.
-    """
+    """Brightness, contrast, saturation and hue changed in a random order, each by a random factor between its
+    bounds, if it has any."""
 
     brightness: Bounds | None
     contrast: Bounds | None
@@ -204,10 +202,8 @@ class ChannelPermutation(ImageOp):
 
 @dataclass(frozen=True)
 class PhotometricDistort(_ColorsOp):
-    """Brightness, contrast, saturation and hue changed, and channels permuted, each with probability `p`.
-
-    Contrast comes before saturation or after hue, with equal probability. Factors are drawn from the ranges.
-    """
+    """Brightness, contrast, saturation and hue changed, and channels permuted, each with probability `p`;
+    contrast comes before saturation or after hue. Factors are drawn from the ranges."""
 
     p: float
     brightness: Bounds

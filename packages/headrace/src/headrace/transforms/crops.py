@@ -184,11 +184,11 @@ class RandomCrop(SizedOp):
             raise NoNativeForm(f"padding {self.padding} and pad_if_needed cut the image, and pad it again")
 
     def __str__(self) -> str:
-        extras = [] if self.padding is None else [f"padding {self.padding}"]
-        extras += ["pad if needed"] if self.pad_if_needed else []
-        if self.may_pad:
-            extras.append(f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode)
-        return f"RandomCrop({', '.join([f'{self.height}×{self.width}', *extras])})"
+        parts = [f"{self.height}×{self.width}"]
+        parts += [] if self.padding is None else [f"padding {self.padding}"]
+        parts += ["pad if needed"] if self.pad_if_needed else []
+        fill = f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode
+        return f"RandomCrop({', '.join([*parts, fill] if self.may_pad else parts)})"
 
     @property
     def may_pad(self) -> bool:
@@ -198,11 +198,9 @@ class RandomCrop(SizedOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         is_v2 = isinstance(transform, v2.Transform)
-        padding = None
-        if transform.padding is not None:
-            padding = sides_of(transform.padding)
-            if is_v2:  # it keeps left, right, top, bottom
-                padding = (padding[0], padding[2], padding[1], padding[3])
+        padding = None if transform.padding is None else sides_of(transform.padding)
+        if is_v2 and padding is not None:  # it keeps left, right, top, bottom
+            padding = (padding[0], padding[2], padding[1], padding[3])
         mirrors = transform.padding_mode in ("reflect", "symmetric")
         if not is_v2 and transform.pad_if_needed and padding is not None and mirrors:
             # v1 pads up to three times: the second padding mirrors the first one's pixels.
@@ -261,17 +259,14 @@ class RandomCrop(SizedOp):
         if any(padding):
             image = F.pad(image, list(padding), fill=self.fill, padding_mode=self.padding_mode)
         if image.height < self.height or image.width < self.width:
-            raise ValueError(
-                f"Required crop size {(self.height, self.width)} is larger than"
-                f" input image size {(image.height, image.width)}"
-            )
+            sizes = (self.height, self.width), (image.height, image.width)
+            raise ValueError("Required crop size {} is larger than input image size {}".format(*sizes))
         return F.crop(image, int(draw[0]), int(draw[1]), self.height, self.width)
 
 
 @dataclass(frozen=True)
 class Pad(ImageOp):
-    """`padding` (left, top, right, bottom), in pixels, around the input, which is cut where it is negative;
-    `fill` is for 'constant'."""
+    """`padding` (left, top, right, bottom) around the input, which is cut where it is negative."""
 
     padding: tuple[int, int, int, int]
     padding_mode: PaddingMode
@@ -326,13 +321,8 @@ class Pad(ImageOp):
 
 @dataclass(frozen=True)
 class MultiCrop(SizedOp):
-    """The four corners and the middle of the input, height × width each; then those of the input mirrored.
-
-    Native code puts them one below the other, and writes them one after the other into the batch.
-
-    Attributes:
-        mirrored: place in `MIRRORED` of how the second five are; 0: there are none.
-    """
+    """The four corners and the middle of the input, height × width each, one below the other; then those of
+    the input mirrored, if `mirrored` is another place in `MIRRORED` than 0."""
 
     mirrored: int
 

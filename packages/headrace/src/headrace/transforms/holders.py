@@ -210,9 +210,7 @@ class RandomOrder(Holder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(
-            self, "draws", tuple(f"what comes as number {i + 1}" for i in range(len(self.ops)))
-        )
+        object.__setattr__(self, "draws", ("place",) * len(self.ops))
 
     def params(self) -> tuple[float, ...]:
         return (len(self.ops),)

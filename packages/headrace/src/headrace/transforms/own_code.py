@@ -85,7 +85,7 @@ UNUSUAL_FLAGS = (
 
 # An instruction and its argument: (LOAD, STORE or DELETE, number of a local variable), or (OBJECT, the object
 # that another name stands for now, or UNKNOWN).
-Step = tuple[str, Any]
+Instruction = tuple[str, Any]
 OBJECT = "what a name stands for"
 UNKNOWN = object()
 # Steps in a form that can be compared and hashed: (name, type of the argument, argument).
@@ -174,7 +174,7 @@ def computes(function: Any) -> bool:
     return all(map(_is_arithmetic, _steps(function)))
 
 
-def _is_arithmetic(step: Step) -> bool:
+def _is_arithmetic(step: Instruction) -> bool:
     """Whether a step is of arithmetic with numbers, value by value."""
     name, value = step
     if name in CONSTANTS_LOADED_BY:
@@ -209,7 +209,7 @@ def _all_steps_map(function: FunctionType, code: CodeType, known: Callable[[Any]
     return True
 
 
-def _is_of_mapping(step: Step, known: Callable[[Any], bool]) -> bool:
+def _is_of_mapping(step: Instruction, known: Callable[[Any], bool]) -> bool:
     """Whether a step is of arithmetic or a loop, or names what functions that map images may use."""
     name, value = step
     if name == OBJECT:
@@ -322,7 +322,7 @@ def _steps(
     arguments: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
     known: Callable[[Any], bool] | None = None,
-) -> list[Step]:
+) -> list[Instruction]:
     """Lists what `function` does.
 
     Args:
@@ -334,7 +334,7 @@ def _steps(
     code = code or function.__code__
     numbered = code.co_varnames[: code.co_argcount] if arguments is None else arguments
     numbers = {name: number for number, name in enumerate(numbered)}
-    steps: list[Step] = []
+    steps: list[Instruction] = []
     for name, value in _single_instructions(code):
         if name == "LOAD_ATTR" and steps and _is_followed(steps[-1], known):
             _, owner = steps[-1]
@@ -364,7 +364,7 @@ def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
             yield name, each.argrepr if name == "BINARY_OP" else each.argval
 
 
-def _is_followed(step: Step, known: Callable[[Any], bool] | None) -> bool:
+def _is_followed(step: Instruction, known: Callable[[Any], bool] | None) -> bool:
     """Whether an attribute that is read after `step` is an object that the function's code names."""
     name, owner = step
     if name != OBJECT or owner is UNKNOWN:
@@ -395,7 +395,7 @@ def _outer_values(function: FunctionType, instruction: str) -> Mapping[str, Any]
         return {}
 
 
-def _comparable(steps: Sequence[Step], *, ignored: Any = None) -> ComparableSteps:
+def _comparable(steps: Sequence[Instruction], *, ignored: Any = None) -> ComparableSteps:
     """`steps` in a form that is equal if functions do the same; the argument `ignored` (a constant, the name
     of an attribute, or the id() of an object) may be any other of its type."""
     found = []

@@ -1,15 +1,12 @@
 """The functions of Pillow and torchvision that Headrace replaces in worker processes, or whose work native
-code does: `TABLE`.
-
-A program may have put functions of its own in their places. Those are left alone, and what builds on them
-runs as written.
+code does: `TABLE`. What builds on functions that a program put in their places runs as written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -38,10 +35,9 @@ class Function:
     """A function, by where it is looked up.
 
     Attributes:
-        text: its full name.
-        owner: the module, class or table that holds it.
-        key: its name there.
-        module: the module that its code must be in, or in a module of which.
+        text: full name.
+        owner, key: the module, class or table that holds it, and its name there.
+        module: module or package that its code must be in.
         stops: what ends if it was replaced.
         named: whether its code must have the same name.
     """
@@ -67,18 +63,14 @@ class Function:
         return next(part for part in _parts(value) if not self._is_own(part))
 
     def _is_own(self, part: Any) -> bool:
-        if isinstance(part, type):
-            return _is_in(part.__module__, self.module) or _is_in(part.__module__, "headrace")
-        if not isinstance(part, FunctionType):
+        if not isinstance(part, (type, FunctionType)):
             return False
         # functools.wraps copies __module__ and __qualname__ from the function that is wrapped.
-        place = str(part.__globals__.get("__name__"))
-        return _is_in(place, "headrace") or (_is_in(place, self.module) and self._has_name(part))
+        place = part.__module__ if isinstance(part, type) else str(part.__globals__.get("__name__"))
+        has_name = isinstance(part, type) or not self.named or self._is_name_of(part.__code__)
+        return _is_in(place, "headrace") or (_is_in(place, self.module) and has_name)
 
-    def _has_name(self, function: FunctionType) -> bool:
-        if not self.named:
-            return True
-        code = function.__code__
+    def _is_name_of(self, code: CodeType) -> bool:
         prefix = f"{self.owner.__qualname__}." if isinstance(self.owner, type) else ""
         return str(getattr(code, "co_qualname", prefix + code.co_name)) == f"{prefix}{self.key}"
 

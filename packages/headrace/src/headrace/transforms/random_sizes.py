@@ -260,12 +260,9 @@ class TimmResizedCrop(_TimmResizing):
 
 @dataclass(frozen=True)
 class ResizeKeepRatio(_TimmResizing):
-    """Both edges divided by one ratio: the smaller of input / size where `longest` is 0, the larger where it
-    is 1. With some probability the result is scaled by `scale` and its aspect changed by `aspect`.
-
-    Attributes:
-        area: `scale` is that of an area which is cut out, not of an edge.
-    """
+    """Both edges divided by one ratio: the smaller of input / size if `longest` is 0, the larger if it is 1.
+    With some probability the result is scaled by `scale` (that of an `area` which is cut out, or of an edge),
+    and its aspect changed by `aspect`."""
 
     longest: float
     scale_chance: float

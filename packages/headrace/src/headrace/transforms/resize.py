@@ -94,11 +94,8 @@ class Resize(_Resizing, SizedOp):
 
 @dataclass(frozen=True)
 class ResizeShorter(_Resizing):  # which `Resize` reads
-    """The shorter edge becomes `size`, the longer ``int(size * long / short)``.
-
-    Where the longer would exceed `max_size`, it becomes that, and the shorter
-    ``int(max_size * shorter / longer)`` of these two.
-    """
+    """The shorter edge becomes `size`, the longer ``int(size * long / short)``. If that would exceed
+    `max_size`, it becomes `max_size`, and the shorter ``int(max_size * shorter / longer)`` of these two."""
 
     size: int
     max_size: int | None
@@ -149,11 +146,8 @@ def _read(transform: Any, filter_: int, arithmetic: Arithmetic) -> Resize | Resi
 
 @dataclass(frozen=True)
 class RandomResizedCrop(SizedOp):
-    """A random box of the input, resized to height × width.
-
-    `scale` bounds the box's area as a share of the input's, `ratio` its width / height; ten tries, then the
-    central box that fits, as torchvision does it.
-    """
+    """A random box of the input, resized to height × width. `scale` bounds the box's area as a share of the
+    input's, `ratio` its width / height; after ten tries it is the central box that fits."""
 
     scale: tuple[float, float]
     ratio: tuple[float, float]

@@ -144,12 +144,12 @@ class TimmAugment(ImageOp):
 
 @dataclass(frozen=True)
 class TimmAugMix(ImageOp):
-    """The image blended towards a mixture of `width` copies of it, each changed by `depth` of `operations`
-    (0: by 1 to 3 of them).
+    """The image blended towards a mixture of `width` copies of it, each changed by `depth` of `operations` (if
+    0, by 1 to 3 of them).
 
     Attributes:
         alpha: parameter of the Dirichlet and beta distributions that the weights are drawn from.
-        blended: the copies are blended into the image one after another instead.
+        blended: whether the copies are blended into the image one after another instead.
     """
 
     shared: Shared
@@ -172,8 +172,7 @@ class TimmAugMix(ImageOp):
         if self.width < 1 or 1 + self.width * (1 + 3 * self.most_depth) > MOST_DRAWS:
             raise NoNativeForm(f"{self.width} chains of {self.most_depth} operations are too few or too many")
         steps = ("operation", "its argument", "filter") * (self.width * self.most_depth)
-        weights = (f"weight of chain {i + 1}" for i in range(self.width))
-        object.__setattr__(self, "draws", (type(self).draws[0], *weights, *steps))
+        object.__setattr__(self, "draws", ("weight",) * (1 + self.width) + steps)
 
     def __str__(self) -> str:
         depth = f"{self.depth}" if self.depth else f"1–{DRAWN_DEPTH}"

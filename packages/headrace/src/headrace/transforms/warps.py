@@ -32,11 +32,8 @@ CORNERS = ("top left", "top right", "bottom right", "bottom left")
 
 @dataclass(frozen=True)
 class RandomRotation(ImageOp):
-    """Rotated counter-clockwise by a random angle between `degrees`.
-
-    `expand` makes the result as large as it must be, else it is as large as the input. `center` (x, y) is in
-    pixels; None: the middle. What comes from outside the input is of the color `fill`.
-    """
+    """Rotated counter-clockwise by a random angle between `degrees`, about `center` (x, y), in pixels, or the
+    middle. `expand` makes the result as large as it must be. What comes from outside has the color `fill`."""
 
     degrees: tuple[float, float]
     filter: int
@@ -107,8 +104,7 @@ class RandomAffine(ImageOp):
     Attributes:
         translate: the largest moves, as fractions of width and height.
         shear: pairs of bounds in degrees, along x and along y.
-        center: x, y in pixels; None: the image's.
-        fill: red, green, blue of what comes in from outside.
+        center: x, y in pixels, or None for the middle.
         is_v2: whether v2's arithmetic is meant, which rounds the matrix in other places than v1's.
     """
 
@@ -174,25 +170,17 @@ class RandomAffine(ImageOp):
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         degrees, right, down, scale, *shear = draw
         functional = v2.functional if self.is_v2 else v1.functional
-        return functional.affine(
-            image,
-            degrees,
-            [int(right), int(down)],
-            scale,
-            shear,
-            mode_of(self.filter),
-            list(self.fill),
-            None if self.center is None else list(self.center),
-        )
+        center = None if self.center is None else list(self.center)
+        how = mode_of(self.filter), list(self.fill), center
+        return functional.affine(image, degrees, [int(right), int(down)], scale, shear, *how)
 
 
 @dataclass(frozen=True)
 class RandomPerspective(ChanceOp):
     """Seen from elsewhere with probability `p`: corners move inwards, by up to `distortion` / 2 of an edge.
 
-    The coefficients are the solution of linear equations. Where the last bits of torch's solution could
-    matter, native code leaves the sample to torchvision: 3 to 11 % of the applied ones for images of 224 to
-    500 pixels, 24 % for 32×32.
+    If the last bits of torch's solution of linear equations could matter, native code leaves the sample to
+    torchvision: 3 to 11 % of the applied ones for images of 224 to 500 pixels, 24 % for 32×32.
     """
 
     distortion: float
@@ -211,8 +199,8 @@ class RandomPerspective(ChanceOp):
     )
 
     def __str__(self) -> str:
-        filter_and_fill = f"{filter_text(self.filter)}, fill {self.fill}"
-        return f"RandomPerspective(distortion {self.distortion:g}, p {self.p:g}, {filter_and_fill})"
+        parts = f"distortion {self.distortion:g}, p {self.p:g}, {filter_text(self.filter)}, fill {self.fill}"
+        return f"RandomPerspective({parts})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
