@@ -100,7 +100,7 @@ def test_padding(api: Any, padding: Any, sides: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    ("fill", "colour"),
+    ("fill", "color"),
     [
         (0, (0, 0, 0)),
         (9, (9, 9, 9)),
@@ -111,10 +111,10 @@ def test_padding(api: Any, padding: Any, sides: Any) -> None:
         (None, (0, 0, 0)),
     ],
 )
-def test_fill(api: Any, fill: Any, colour: Any) -> None:
-    assert read(api.RandomCrop(7, padding=1, fill=fill)) == ops.RandomCrop(7, 7, (1, 1, 1, 1), False, colour)
+def test_fill(api: Any, fill: Any, color: Any) -> None:
+    assert read(api.RandomCrop(7, padding=1, fill=fill)) == ops.RandomCrop(7, 7, (1, 1, 1, 1), False, color)
     needed = api.RandomCrop(7, pad_if_needed=True, fill=fill)
-    assert read(needed) == ops.RandomCrop(7, 7, None, True, colour)
+    assert read(needed) == ops.RandomCrop(7, 7, None, True, color)
 
 
 def test_v2_fill_per_type() -> None:

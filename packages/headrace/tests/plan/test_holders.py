@@ -85,7 +85,7 @@ def test_a_crop_that_cannot_be_cut_inside_of_a_container_stays_python() -> None:
     assert "RandomCrop(50×50) cuts 50×50 from 8×8, for which torchvision raises" in reason(v1.RandomCrop(50))
 
 
-def test_geometry_inside_of_a_container_may_follow_the_conversion_and_colour_may_not() -> None:
+def test_geometry_inside_of_a_container_may_follow_the_conversion_and_color_may_not() -> None:
     end = [v1.ToTensor(), v1.RandomApply([FLIP])]
     assert lower_transform(v1.Compose([v1.CenterCrop(8), *end])).whole
     end = [v1.ToTensor(), v1.RandomApply([v1.ColorJitter(0.5)])]

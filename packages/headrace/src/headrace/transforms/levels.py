@@ -23,7 +23,7 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 @dataclass(frozen=True)
 class Shown(LevelOp):
-    """Shows the class and the arguments that are named in `shown` or `arguments`."""
+    """Shows the class and those of `arguments` that an object has."""
 
     text: str
 
@@ -34,9 +34,8 @@ class Shown(LevelOp):
 
     @classmethod
     def read(cls, transform: Any) -> Shown:
-        kinds = (cls.shown[base] for base in type(transform).__mro__ if base in cls.shown)
-        names = next(kinds, cls.arguments)
-        shown = ", ".join(f"{name} {_value_text(getattr(transform, name, None))}" for name in names)
+        names = (name for name in cls.arguments if hasattr(transform, name))
+        shown = ", ".join(f"{name} {_value_text(getattr(transform, name))}" for name in names)
         return cls(f"{type(transform).__name__}({shown})")
 
 
@@ -66,8 +65,7 @@ class ConvertDtype(Shown):
     """From one dtype to another, scaled or not."""
 
     matches = (v1.ConvertImageDtype, v2.ConvertImageDtype, v2.ToDtype)
-    arguments = ("dtype",)
-    shown: ClassVar = {v2.ToDtype: ("dtype", "scale")}
+    arguments = ("dtype", "scale")
     examples = ({"dtype": torch.float32}, {"dtype": torch.float16})
 
 

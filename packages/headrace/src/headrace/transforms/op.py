@@ -195,12 +195,7 @@ class SizedOp(ImageOp):
 class LevelOp(Op):
     """An op that treats every level of each channel by itself, and draws nothing. The planner runs the user's
     own object on all 256 levels, and looks pixels up in what it gives.
-
-    Attributes:
-        shown: the arguments that explanations show, by class; the default is for classes that aren't named.
     """
-
-    shown: ClassVar[Mapping[type, tuple[str, ...]]] = {}
 
     @classmethod
     @abstractmethod

@@ -144,8 +144,8 @@ class TimmAugment(ImageOp):
 
 @dataclass(frozen=True)
 class TimmAugMix(ImageOp):
-    """The image blended towards a mixture of `width` copies of it, each changed by `depth` of `operations` (if
-    0, by 1 to 3 of them).
+    """The image blended towards a mixture of `width` copies of it, each changed by `depth` of
+    `operations`, or by 1 to 3 if that is 0.
 
     Attributes:
         alpha: parameter of the Dirichlet and beta distributions that the weights are drawn from.
