@@ -71,7 +71,7 @@ def measure(folder: Path, times: int) -> dict[str, list[float]]:
         for name, decoder, indexed in ROWS:
             os.environ["HEADRACE_DECODERS"] = decoder
             pipeline = lower_pipeline(plan, decoder_bits())
-            entries = plan.entries if indexed else None
+            entries = plan.source.entries if indexed else None
             source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets, entries)
             found[name].append(passes(pipeline, source, len(dataset), 224, times))
     return found

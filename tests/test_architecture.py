@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     # What records of stores are kept in; what fetches them into it; which datasets do so.
     "cache": BASE,
     "remote": BASE | {"cache"},
-    "sources": BASE | {"cache", "remote", "_native"},
+    "sources": BASE | {"cache", "remote", "transforms", "_native"},
     "transforms": BASE | {"order", "_native", "_torch_compat"},
     # What is planned depends on what the native library decodes.
     "plan": BASE | {"config", "order", "sources", "transforms", "_native", "_torch_compat"},
@@ -108,7 +108,7 @@ HOLDS = {
     "remote": "object stores: URLs, requests, retries ([remote](remote.md))",
     "replacement": "`headrace.install()`: Headrace in place of torch's DataLoader ([run](run.md))",
     "run": "loaders that report what they did, for `headrace run`",
-    "sources": "files and labels in flat arrays: folders, lists, packs, tar shards; images in memory",
+    "sources": "one interface and a file per kind of dataset: files, packs, images in memory, stores",
     "testing": "what was drawn for a sample, and the sample made by torchvision",
     "transforms": "what is known of each transform, listed in `OPS`",
 }
@@ -221,6 +221,18 @@ def test_imports_point_downwards(path: Path) -> None:
 def test_imports_of_the_doctor_point_downwards(path: Path) -> None:
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace_doctor.")}
     assert ours - {part(path)} <= DOCTOR_ALLOWED[part(path)]
+
+
+def test_sources_are_told_apart_in_sources_alone() -> None:
+    """Elsewhere a source is what `Source` says: nobody asks which one it is."""
+    for path in (each for each in FILES if part(each) != "sources"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "isinstance"
+            ):
+                assert not re.search(r"\w*Source\b", ast.unparse(node.args[1])), f"{path}:{node.lineno}"
 
 
 def test_the_loader_imports_nothing_of_the_doctor() -> None:

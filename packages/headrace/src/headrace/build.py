@@ -48,7 +48,6 @@ from headrace.plan.environment import starts_processes, workers_of
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
 from headrace.records import LazyCounts, LoaderStats
-from headrace.sources.remote import RemoteSamples
 
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
@@ -272,7 +271,7 @@ class StreamBuilder:
             self._slots = Slots(nbytes, pinned=config.pin_memory, keep=depth + 2)
         engine = NativeEngine(native, start.random_key, threads, self._slots, self.meter)
         indices = as_torch_draws(config, epoch, indices, depth)
-        if isinstance(native.source, RemoteSamples):
+        if native.source.leased:
             indices = Prefetcher(indices, native.source)
         return NativeStream(engine, plan, indices, config, depth, self.failures)
 

@@ -44,9 +44,9 @@ from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan import Plan, explain
 from headrace.plan.environment import Environment, starts_processes, why_no_init
 from headrace.plan.planner import check_output
-from headrace.plan.recognise import dataset_identity
+from headrace.plan.recognize import dataset_identity
 from headrace.records import LoaderStats
-from headrace.sources.remote import remote_samples
+from headrace.sources.source import source_of
 
 __all__ = ["DataLoader"]
 
@@ -408,7 +408,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._environment(config, plan).workers(plan)
 
     def _environment(self, config: LoaderConfig, plan: Plan) -> Environment:
-        batches, builder, source = self._batches(config), self._builder, remote_samples(self.dataset)
+        batches, builder, source = self._batches(config), self._builder, source_of(self.dataset)
         return Environment(
             config=config,
             batches=batches,
@@ -417,13 +417,13 @@ class DataLoader(TorchDataLoader[T_co]):
             counts=builder.lazy_counts,
             advice=builder.advice(config, plan),
             residence="" if builder.residence is None else builder.residence.reason,
-            remote="" if source is None else str(source.access),
+            remote="" if source is None else source.store,
         )
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
         stats = self._builder.stats(self.memory_budget)
-        source = remote_samples(self.dataset)
+        source = source_of(self.dataset)
         return stats if source is None else replace(stats, remote=source.stats())
 
     def serve_metrics(self, port: int = 0, *, name: str = "loader") -> MetricsServer:

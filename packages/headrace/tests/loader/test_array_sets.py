@@ -19,8 +19,7 @@ from headrace.device.prefetcher import DevicePrefetcher
 from headrace.engine.caller_stream import GatherStream
 from headrace.order.batches import IndexBatch
 from headrace.plan import make_plan
-from headrace.plan.arrays import COLOUR
-from headrace.plan.arrays import GREY as GREY_CLASSES
+from headrace.sources.kinds.arrays import CIFAR, ColorArrays, GrayArrays
 from support.array_datasets import COUNT, SETS, make_set
 from support.equal import same
 
@@ -61,7 +60,8 @@ def test_batches_are_torchs(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_known_class_is_tested() -> None:
-    assert {cls.__name__ for cls in (*GREY_CLASSES, *COLOUR)} == set(SETS)
+    known = (*GrayArrays.classes, *ColorArrays.classes, *CIFAR.classes)
+    assert {cls.__name__ for cls in known} == set(SETS)
 
 
 @pytest.mark.parametrize("name", ["MNIST", "CIFAR10"])

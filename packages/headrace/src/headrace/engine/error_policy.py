@@ -18,6 +18,7 @@ from headrace.engine.slots import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
+from headrace.sources.source import source_of
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
@@ -207,12 +208,9 @@ def file_of(dataset: Any, index: Any) -> str | None:
     torchvision's or Headrace's do."""
     while type(dataset) is Subset and isinstance(index, int) and -len(dataset) <= index < len(dataset):
         dataset, index = dataset.dataset, int(dataset.indices[index])
-    source = getattr(dataset, "source", None)
-    if source is not None and isinstance(index, int):
-        from headrace.sources.source import Source  # what it brings takes a worker long to import
-
-        if isinstance(source, Source) and -len(source) <= index < len(source):
-            return source.path(index)
+    source = None if type(dataset) is Subset else source_of(dataset)
+    if source is not None and isinstance(index, int) and -len(source) <= index < len(source):
+        return source.path(index)
     samples = getattr(dataset, "samples", None)
     if not isinstance(samples, Sequence) or not isinstance(index, int):
         return None

@@ -14,8 +14,6 @@ from headrace.errors import SampleError
 from headrace.plan.pointwise import PointwiseTable, look_up
 from headrace.plan.segments import Layout, NativeSegment
 from headrace.records import Draw, SampleKey
-from headrace.sources.arrays import ArraySource
-from headrace.sources.source import load_image
 from headrace.transforms.decode_image import DECODER, read_as_tensor
 from headrace.transforms.hf_processors import OverWhite
 from headrace.transforms.on_tensors import lowered
@@ -126,6 +124,6 @@ def _read(plan: NativeSegment, sample: int) -> tuple[Image.Image, int]:
     if plan.read is not None:
         return plan.read(sample)
     source = plan.source
-    if plan.tensors and not isinstance(source, ArraySource):
+    if plan.tensors:
         return read_as_tensor(source.open(sample)), source.label(sample)
-    return load_image(source, sample, plan.mode, upright=plan.upright), source.label(sample)
+    return source.image(sample, plan.mode, upright=plan.upright), source.label(sample)

@@ -28,9 +28,6 @@ from headrace.order.batches import IndexBatch
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, NativeStats, SampleKey
 from headrace.remote.lease import Lease
-from headrace.sources.arrays import ArraySource
-from headrace.sources.pack import PackSource
-from headrace.sources.remote import RemoteSamples
 
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
 WAIT_SLICE_MS = 100
@@ -94,18 +91,6 @@ class NativeThreads:
         self._pool = self._python = None
 
 
-def native_source(plan: NativeSegment) -> ffi.Source | None:
-    """Where the samples of `plan` are, as native code takes it; None where it is said for each batch."""
-    source = plan.source
-    if isinstance(source, RemoteSamples):
-        return None
-    if isinstance(source, ArraySource):
-        return ffi.Source.of_pixels(source.images, source.rows)
-    if isinstance(source, PackSource):
-        return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
-    return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)
-
-
 def _end_pool(pool: ffi.Pool, pid: int) -> None:
     if os.getpid() == pid:
         pool.close()
@@ -144,7 +129,7 @@ class NativeEngine:
         self.slots = slots
         self.threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits())
-        self._source = native_source(plan)
+        self._source = plan.source.native()
 
     def submit(self, batch: IndexBatch) -> PendingBatch:
         """Starts a batch.
@@ -228,9 +213,8 @@ class NativeEngine:
         """The records of `batch`, once they are there. Raises what kept all of them from it."""
         lease = batch.lease if isinstance(batch, LeasedBatch) else None
         if lease is None or lease.pid != os.getpid():
-            source = self.plan.source
-            assert isinstance(source, RemoteSamples)
-            lease = source.begin(order)
+            lease = self.plan.source.lease(order)
+            assert lease is not None  # the source is leased
         return lease.arrived()
 
     # A caller in inference mode now may train with a batch that was started in it.

@@ -19,7 +19,7 @@ from headrace.order.permutation import Indices
 from headrace.plan.segments import NativeSegment
 from headrace.records import Extents
 from headrace.remote.lease import WAIT_SLICE, Lease
-from headrace.sources.remote import RemoteSamples
+from headrace.sources.source import Source
 
 # Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller; what the
 # cache doesn't keep is held in memory, in a descriptor for each batch.
@@ -44,11 +44,11 @@ class Prefetcher(Iterator[IndexBatch]):
         source: source of the samples.
     """
 
-    def __init__(self, batches: Iterator[IndexBatch], source: RemoteSamples) -> None:
+    def __init__(self, batches: Iterator[IndexBatch], source: Source) -> None:
         self._batches: Iterator[IndexBatch] | None = batches
         self._source = source
         self._queue: deque[LeasedBatch] = deque()
-        self._most = min(AHEAD_BYTES, int(CACHE_SHARE * source.access.records().capacity))
+        self._most = min(AHEAD_BYTES, int(CACHE_SHARE * source.lease_bytes))
 
     def __next__(self) -> LeasedBatch:
         """Waits for the records of the next batch."""
@@ -107,7 +107,7 @@ class Prefetcher(Iterator[IndexBatch]):
         order = samples_of(batch.indices, len(self._source))
         if order is None:
             return LeasedBatch(batch.indices, batch.occurrences)
-        return LeasedBatch(batch.indices, batch.occurrences, self._source.begin(order))
+        return LeasedBatch(batch.indices, batch.occurrences, self._source.lease(order))
 
 
 def samples_of(indices: Any, size: int) -> Indices | None:
@@ -130,7 +130,7 @@ def leased_source(plan: NativeSegment, order: npt.NDArray[np.int64], lease: Leas
     shards, begins, sizes = np.empty(n, np.uint32), np.empty(n, np.uint64), np.empty(n, np.uint64)
     shards[order] = np.arange(len(order), dtype=np.uint32)
     begins[order], sizes[order] = lease.begins, lease.sizes()
-    return ffi.Source.of_extents(paths, offsets, Extents(shards, begins, sizes), plan.entries)
+    return ffi.Source.of_extents(paths, offsets, Extents(shards, begins, sizes), plan.source.entries)
 
 
 class HeldSamples:
@@ -142,14 +142,16 @@ class HeldSamples:
         order: the samples, from 0 on; int64 [n].
     """
 
-    def __init__(self, plan: NativeSegment, source: RemoteSamples, order: Indices) -> None:
+    def __init__(self, plan: NativeSegment, source: Source, order: Indices) -> None:
         self._plan = plan
         self._source = source
         self._order = order
         self._at = {sample: i for i, sample in enumerate(order.tolist())}
 
     def __enter__(self) -> HeldSamples:
-        self._lease = self._source.begin(self._order).arrived()
+        lease = self._source.lease(self._order)
+        assert lease is not None  # the source is leased
+        self._lease = lease.arrived()
         self._native = leased_source(self._plan, self._order, self._lease)
         return self
 

@@ -21,7 +21,7 @@ from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import Postprocess
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.lower import draws_of, lower_pipeline, lower_table, make_image
-from headrace.engine.native import WAIT_SLICE_MS, NativeThreads, native_source
+from headrace.engine.native import WAIT_SLICE_MS, NativeThreads
 from headrace.engine.prefetch import HeldSamples, samples_of
 from headrace.engine.seeding import seed_generators
 from headrace.engine.slots import batch_memory
@@ -29,8 +29,6 @@ from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix, with_strides_by_pixel
 from headrace.plan.segments import Layout, NativeSegment, TransformSegment, ValueSegment
 from headrace.records import BatchKeys, SampleKey
-from headrace.sources.arrays import ArraySource
-from headrace.sources.remote import RemoteSamples
 from headrace.transforms.op import keep_info
 
 
@@ -169,7 +167,7 @@ class NativeHead:
         self._head = head
         self._decoders = decoder_bits()
         self._pipeline = lower_pipeline(head, self._decoders)
-        self._source = native_source(head)
+        self._source = head.source.native()
         self._held: HeldSamples | None = None
         self._threads = NativeThreads(0)
 
@@ -177,8 +175,8 @@ class NativeHead:
     def holding(self, indices: Any) -> Iterator[None]:
         """Within this, the samples `indices` needn't be waited for one by one, wherever they come from."""
         source = self._head.source
-        order = samples_of(indices, len(source)) if isinstance(source, RemoteSamples) else None
-        if order is None or not isinstance(source, RemoteSamples):
+        order = samples_of(indices, len(source)) if source.leased else None
+        if order is None:
             yield  # local files; or indices that the maker of the sample complains of
             return
         before = self._held
@@ -198,7 +196,7 @@ class NativeHead:
 
     def _make(self, key: SampleKey) -> Image.Image:
         prefix = self._head
-        if isinstance(prefix.source, ArraySource) and not prefix.ops and prefix.mode == "RGB":
+        if prefix.source.decoded and not prefix.ops and prefix.mode == "RGB":
             return prefix.source.image(key.sample)  # there is nothing to decode
         pixels, status = self._run(key, prefix.height, prefix.width)
         height, width = int(status["height"]), int(status["width"])
@@ -211,7 +209,7 @@ class NativeHead:
             return make_image(prefix, self._pipeline, key)
         image = Image.fromarray(pixels if prefix.channels == 3 else pixels[:, :, 0])
         source = prefix.source
-        if isinstance(source, ArraySource):
+        if source.decoded:
             return image  # which has no info
         if prefix.keeps_info and self._has_info(key, height, width):
             with source.open(key.sample) as file:

@@ -18,10 +18,11 @@ from headrace.packs.places import DiskFolder
 from headrace.packs.rows import Packed, Part, Rows, examine, naming, part_path, write_index
 from headrace.packs.samples import ProgressCallback, Sample, in_order
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
-from headrace.sources.folder import JPEG_EXTENSIONS, index_places
+from headrace.sources.folder import index_places
 from headrace.sources.pack import lmdb_refused, read_extent
 from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, rows_batch
 from headrace.sources.reading import named, open_regular
+from headrace.sources.source import EXTENSIONS
 from headrace.sources.tar_index import (
     IMAGE_EXTENSIONS,
     TarSample,
@@ -88,7 +89,7 @@ def build_entry_index(
         raise NotADirectoryError(f"{os.fspath(root)} isn't a folder; give the one that ImageFolder gets.")
     walk = DiskFolder(root).walk()
     paths = (os.path.normpath(f"{place}/{name}") for place, names in walk for name in names)
-    files = sorted(os.fsencode(path) for path in paths if path.lower().endswith(JPEG_EXTENSIONS))
+    files = sorted(os.fsencode(path) for path in paths if path.lower().endswith(EXTENSIONS["JPEG"]))
     target = _place(*index_places(root))
     parts = target.with_suffix(".parts")
     parts.mkdir(exist_ok=True)

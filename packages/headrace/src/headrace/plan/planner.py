@@ -13,9 +13,9 @@ from torchvision import transforms as v1
 
 from headrace._torch_compat import default_collation_changed
 from headrace.errors import ConfigError
-from headrace.plan.arrays import plan_gather
+from headrace.plan.gather import plan_gather
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
-from headrace.plan.recognise import Recognised, Refusal, recognise_source
+from headrace.plan.recognize import recognize_dataset
 from headrace.plan.segments import (
     BatchSegment,
     CollateSegment,
@@ -33,7 +33,7 @@ from headrace.plan.segments import (
     Where,
 )
 from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
-from headrace.sources.arrays import ArraySource
+from headrace.sources.kinds import Recognized
 from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.own_code import collates_first
 
@@ -72,51 +72,50 @@ def make_plan(
     output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
     default = collate_fn is default_collate and not default_collation_changed()
     collate = None if default else collate_fn
-    if batch_size is not None and collate is None:
-        gather = plan_gather(dataset)
-        if gather is not None:
-            return _gather_plan(*gather, output)
-    recognised = recognise_source(dataset)
+    recognized = recognize_dataset(dataset)
+    gather = plan_gather(recognized) if batch_size is not None and collate is None else None
+    if gather is not None:
+        return _gather_plan(*gather, output)
     problems: tuple[Step, ...] = () if batch_size is not None else (NO_BATCHING,)
-    if isinstance(recognised, Refusal):
-        head = Step(recognised.what, recognised.reason, refused=True)
+    if not isinstance(recognized, Recognized):
+        head = Step(recognized.what, recognized.reason, refused=True)
         return Plan((DatasetSegment(steps=(head, *problems)),))
-    transform = _as_on_images(recognised)
-    lowered = lower_transform(transform, recognised.size, recognised.mode)
+    transform = _as_on_images(recognized)
+    lowered = lower_transform(transform, recognized.size, recognized.mode)
     table = None if lowered.table is None else cast_table(lowered.table, dtype)
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
         table = lowered.table
-    if collate is not None and lowered.views == 1 and _collates_as_torch(collate, recognised, table):
+    if collate is not None and lowered.views == 1 and _collates_as_torch(collate, recognized, table):
         collate = None
     problems += _view_problems(lowered, output)
     if lowered.views > 1 and problems:
-        lowered = lower_transform(transform, recognised.size, several=False)
+        lowered = lower_transform(transform, recognized.size, several=False)
         table = lowered.table
-    user = _collate_segment(recognised, table, collate)
+    user = _collate_segment(recognized, table, collate)
     if collate is not None or problems or lowered.views > 1:
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
     if lowered.whole and table is not None and not problems:
-        return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
-    only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
-    as_it_is = recognised.tensors or recognised.read is not None
+        return Plan(tuple(_native_segments(recognized, lowered, table, user, output)))
+    only_decodes = not lowered.ops and table is None and not recognized.source.decoded
+    as_it_is = recognized.tensors or recognized.read is not None
     if split == "never" or (split == "ops" and only_decodes) or as_it_is:
-        source = Step(recognised.what, recognised.note)
+        source = Step(recognized.what, recognized.note)
         steps = (*lowered.steps, *problems)  # what native code would do with them doesn't matter here
         as_written = (replace(step, parity="", reason=step.reason if step.refused else "") for step in steps)
         return Plan((DatasetSegment(steps=(source, *as_written)),))
-    return Plan(tuple(_split_segments(recognised, lowered, table, user, problems, output)))
+    return Plan(tuple(_split_segments(recognized, lowered, table, user, problems, output)))
 
 
 def _collates_as_torch(
-    collate: Callable[[list[Any]], Any], recognised: Recognised, table: PointwiseTable | None
+    collate: Callable[[list[Any]], Any], recognized: Recognized, table: PointwiseTable | None
 ) -> bool:
     """Whether `collate` is timm's `fast_collate` and gives what torch's default collation would: it does for
     single uint8 images with integer labels."""
     module = sys.modules.get("timm.data.loader")
     known = module is not None and collate is getattr(module, "fast_collate", None)
     as_uint8 = table is not None and table.dtype == torch.uint8
-    if not known or not as_uint8 or recognised.target_transform is not None:
+    if not known or not as_uint8 or recognized.target_transform is not None:
         return False
     image = torch.arange(6, dtype=torch.uint8).reshape(3, 1, 2)
     samples = [(image, 1), (image.flip(2), 0)]
@@ -126,11 +125,11 @@ def _collates_as_torch(
     )
 
 
-def _as_on_images(recognised: Recognised) -> Any:
+def _as_on_images(recognized: Recognized) -> Any:
     """The transform of RGB images that does what the dataset's does with what its loader reads."""
-    if not recognised.tensors:
-        return recognised.transform
-    rest = [] if recognised.transform is None else [recognised.transform]
+    if not recognized.tensors:
+        return recognized.transform
+    rest = [] if recognized.transform is None else [recognized.transform]
     return v1.Compose([v1.PILToTensor(), *rest])
 
 
@@ -197,7 +196,7 @@ def _gather_plan(
 
 
 def _native_segments(
-    recognised: Recognised,
+    recognized: Recognized,
     lowered: LoweredTransform,
     table: PointwiseTable,
     user: CollateSegment,
@@ -212,7 +211,7 @@ def _native_segments(
         output = replace(output, memory_format=torch.channels_last)  # as its samples are
     cast = _cast_steps(lowered.table.dtype, table.dtype)
     erasing = _erasing_step(lowered)
-    native = _native_segment(recognised, lowered, batched=True)
+    native = _native_segment(recognized, lowered, batched=True)
     shape = f"[N, {', '.join(map(str, native.shape))}] {output.layout}"
     what = "batch" if user.collate is None else "images"
     if output.device is None:
@@ -238,7 +237,7 @@ def _native_segments(
 
 
 def _split_segments(
-    recognised: Recognised,
+    recognized: Recognized,
     lowered: LoweredTransform,
     table: PointwiseTable | None,
     user: CollateSegment,
@@ -248,7 +247,7 @@ def _split_segments(
     """Native code begins samples in worker processes, the user's Python continues with them, and a table may
     end whole batches."""
     native = replace(
-        _native_segment(recognised, lowered, batched=False),
+        _native_segment(recognized, lowered, batched=False),
         varies=not lowered.extent.exact,
         keeps_info=lowered.table is None or not all(map(sees_pixels_only, lowered.middle)),
     )
@@ -272,38 +271,37 @@ def _split_segments(
     return [native, *_if_any(middle), *end]
 
 
-def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batched: bool) -> NativeSegment:
+def _native_segment(recognized: Recognized, lowered: LoweredTransform, *, batched: bool) -> NativeSegment:
     """What native code does of the images themselves: uint8 pixels."""
     return NativeSegment(
-        steps=(Step(recognised.what, recognised.note), *lowered.op_steps),
-        source=recognised.source,
+        steps=(Step(recognized.what, recognized.note), *lowered.op_steps),
+        source=recognized.source,
         ops=lowered.ops,
         height=lowered.extent.height,
         width=lowered.extent.width,
         mode=lowered.mode,
         upright=lowered.upright,
-        tensors=recognised.tensors,
-        read=recognised.read,
+        tensors=recognized.tensors,
+        read=recognized.read,
         channels=lowered.channels,
         views=lowered.views,
-        entries=recognised.entries,
         batched=batched,
     )
 
 
 def _collate_segment(
-    recognised: Recognised, table: PointwiseTable | None, collate: Callable[[list[Any]], Any] | None
+    recognized: Recognized, table: PointwiseTable | None, collate: Callable[[list[Any]], Any] | None
 ) -> CollateSegment:
     steps = []
-    if recognised.target_transform is not None:
-        target = located(describe_callable(recognised.target_transform), recognised.target_transform)
+    if recognized.target_transform is not None:
+        target = located(describe_callable(recognized.target_transform), recognized.target_transform)
         steps.append(Step(f"target_transform: {target}", "called with each label"))
     if collate is not None:
         text = located(describe_callable(collate), collate)
         steps.append(Step(f"collate_fn: {text}", "called with the list of (image, target)"))
     return CollateSegment(
         steps=tuple(steps),
-        target_transform=recognised.target_transform,
+        target_transform=recognized.target_transform,
         collate=collate,
         sample_type=torch.Tensor if table is None else table.sample_type,
         by_pixel=table is not None and table.by_pixel,

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable
-from headrace.records import EntryPoints, Mode
+from headrace.records import Mode
 from headrace.sources.source import Source
 from headrace.transforms.op import ImageOp
 from headrace.transforms.random_erasing import RandomErasing
@@ -60,7 +60,6 @@ class NativeSegment:
         table: value of each level of each channel, [channels, 256] of `dtype`; None for the level (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
-        entries: entry points of the source's files, if there are any.
         batched: whether native threads write whole batches; otherwise the user's Python in a worker process
             continues with single images.
         varies: whether the size of an output depends on the image; only if not `batched`.
@@ -81,7 +80,6 @@ class NativeSegment:
     table: torch.Tensor | None = field(default=None, repr=False)
     dtype: torch.dtype = torch.uint8
     layout: Layout = "NHWC"
-    entries: EntryPoints | None = field(default=None, repr=False)
     batched: bool = False
     varies: bool = False
     keeps_info: bool = False

@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
+
+from headrace._native import ffi
+from headrace.records import Mode
+from headrace.sources.source import Indices, Source, TensorRows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ArraySource:
-    """RGB images in memory that the user owns: what is written to it changes the samples.
+class ArraySource(Source):
+    """Images in memory that the user owns: what is written to it changes the samples.
 
     Attributes:
-        images: uint8 [m, height, width, 3] with any strides, a view.
-        rows: int64 [n]; the image of sample i is images[rows[i]].
-        labels: int64 [n].
+        images: uint8 [m, height, width, channels] with any strides, a view; 3 channels, or 1 for gray.
+        targets: int64 [m]; labels of all images.
+        rows: int64 [n]; the image of sample i is images[rows[i]]. None for all, in order.
     """
 
     images: npt.NDArray[np.uint8]
-    rows: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64] | None = None
+    decoded = True
+    entries = None
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __repr__(self) -> str:
-        return f"ArraySource(n={len(self)})"
+    def __post_init__(self) -> None:
+        labels = self.targets if self.rows is None else self.targets[self.rows]
+        object.__setattr__(self, "labels", labels)
 
     def path(self, i: int) -> None:
         """None: no sample has a file."""
 
-    def label(self, i: int) -> int:
-        """The label of sample `i`; raises IndexError where it is out of range."""
-        return int(self.labels[i])
+    def native(self) -> ffi.Source:
+        """See `Source`; gray becomes three equal channels, which take no memory."""
+        rows = np.arange(len(self)) if self.rows is None else self.rows
+        return ffi.Source.of_pixels(np.broadcast_to(self.images, (*self.images.shape[:3], 3)), rows)
 
-    def image(self, i: int) -> Image.Image:
-        """Sample `i` as torchvision's data sets make an image of it."""
-        return Image.fromarray(self.images[self.rows[i]])
+    def _image(self, i: int, mode: Mode) -> Image.Image:
+        pixels = self.images[i if self.rows is None else self.rows[i]]
+        image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+        return image if image.mode == mode else image.convert(mode)
 
-    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> ArraySource:
-        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end.
+    def take(self, indices: Indices) -> ArraySource:
+        """See `Source`."""
+        rows = np.arange(len(self)) if self.rows is None else self.rows
+        return replace(self, rows=rows[np.asarray(indices, dtype=np.int64).reshape(-1)])
 
-        Raises:
-            IndexError: an index is out of range.
-        """
-        order = np.asarray(indices, dtype=np.int64).reshape(-1)
-        return ArraySource(self.images, self.rows[order], self.labels[order])
+    def tensors(self) -> TensorRows | None:
+        """See `Source`."""
+        if min(self.images.strides) < 0 or not self.images.flags.writeable:
+            return None  # torch makes no view of steps backwards, nor of memory that mustn't be written
+        tensors = torch.from_numpy(self.images).permute(0, 3, 1, 2), torch.from_numpy(self.targets)
+        return TensorRows(tensors, None if self.rows is None else torch.from_numpy(self.rows))

@@ -6,17 +6,21 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._files import cache_folder
+from headrace._native import ffi
 from headrace.errors import ConfigError
 from headrace.records import EntryPoints
 from headrace.sources.reading import open_regular
+from headrace.sources.source import Indices, Source
+
+F = TypeVar("F", bound="ImageSource")
 
 # Entry points of an image folder's files, made by `headrace index`.
 ENTRIES_FILE = ".headrace-entry-points.arrow"
@@ -24,28 +28,22 @@ ENTRIES_FILE = ".headrace-entry-points.arrow"
 # Entries taken from the user's list at a time: bounds the transient Python objects to a few megabytes.
 CHUNK = 16384
 
-# Names of files of the formats that native code decodes, by Pillow's names of these.
-EXTENSIONS = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
-    "WEBP": (".webp",),
-}
-JPEG_EXTENSIONS = EXTENSIONS["JPEG"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageSource:
-    """Image files and their labels, by index; read-only, and cheap to share, pickle and hand to native code.
+class ImageSource(Source):
+    """Image files and their labels.
 
     Attributes:
         paths: uint8; every path as the file system's bytes (`os.fsencode`), each followed by a zero byte.
         offsets: uint64 [n + 1]; path i starts at offsets[i] and its zero byte is at offsets[i + 1] - 1.
         labels: int64 [n].
+        entries: entry points of the files, or None if there are none.
     """
 
     paths: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.uint64]
     labels: npt.NDArray[np.int64]
+    entries: EntryPoints | None = None
 
     def __post_init__(self) -> None:
         expected = (("paths", np.uint8), ("offsets", np.uint64), ("labels", np.int64))
@@ -84,9 +82,6 @@ class ImageSource:
         offsets = np.concatenate((np.zeros(1, np.uint64), ends))
         return cls(np.frombuffer(buffer, np.uint8), offsets, labels)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def path(self, i: int) -> str:
         """The file of sample `i`; bytes of its name that aren't text come as surrogates.
 
@@ -101,24 +96,12 @@ class ImageSource:
         """The file of sample `i`, for reading; raises OSError as `open_regular` does."""
         return open_regular(self.path(i))
 
-    def label(self, i: int) -> int:
-        """The label of sample `i`; raises IndexError as `path` does."""
-        return int(self.labels[i])
+    def native(self) -> ffi.Source | None:
+        """See `Source`."""
+        return ffi.Source.of_paths(self.paths, self.offsets, self.entries)
 
-    def __repr__(self) -> str:
-        return f"ImageSource(n={len(self)}, nbytes={self.nbytes})"
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the three arrays, in bytes."""
-        return self.paths.nbytes + self.offsets.nbytes + self.labels.nbytes
-
-    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> ImageSource:
-        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end.
-
-        Raises:
-            IndexError: an index is out of range.
-        """
+    def take(self: F, indices: Indices) -> F:
+        """See `Source`; without entry points."""
         n = len(self)
         order = np.asarray(indices, dtype=np.int64).reshape(-1)
         bad = (order < -n) | (order >= n)
@@ -130,10 +113,15 @@ class ImageSource:
         for first in range(0, len(order), CHUNK):
             part = slice(first, min(first + CHUNK, len(order)))
             _gather(self.paths, starts[part], offsets[part], paths, int(offsets[part.stop]))
-        return ImageSource(paths, offsets, self.labels[order])
+        return replace(self, paths=paths, offsets=offsets, labels=self.labels[order], entries=None)
+
+    def with_entries(self: F, root: str | None) -> tuple[F, str]:
+        """See `Source`: by the index that `headrace index` made of `root`."""
+        entries, remark = (None, "") if root is None else find_entry_points(root, self)
+        return replace(self, entries=entries), remark
 
     def digest(self) -> str:
-        """Of names and labels, in order, but for the folder that all files are in, which may move."""
+        """See `Source`."""
         paths = self.paths.tobytes().split(b"\0")[:-1]
         # Character by character is enough: the prefix is cut back to whole folders below.
         root: bytes = os.path.commonprefix([min(paths), max(paths)]) if paths else b""  # type: ignore[assignment]  # noqa: RUF071
@@ -143,7 +131,7 @@ class ImageSource:
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str]) -> int:
-        """How many paths end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""
+        """See `Source`."""
         total = 0
         for start in range(0, len(self), CHUNK):
             bounds = self.offsets[start : start + CHUNK + 1].astype(np.int64)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
-from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, printable
-from headrace.records import Mode
 from headrace.remote.client import is_url
 from headrace.sources.folder import ImageSource
+from headrace.sources.reading import load_file
 
 # How many bad paths an error names: enough to see the pattern, few enough to read.
 NAMED = 5
@@ -115,14 +114,6 @@ class ImageDataset(SourceDataset):
             )
         if check_files:
             _check_files(self.source)
-
-
-def load_file(file: BinaryIO, mode: Mode = "RGB") -> Image.Image:
-    """The image in `file`, which is closed, in `mode`: as torchvision's `pil_loader` reads it (EXIF rotation
-    ignored).
-    """
-    with file:
-        return Image.open(file).convert(mode)
 
 
 def _make_source(paths: list[Any], labels: Any) -> ImageSource:

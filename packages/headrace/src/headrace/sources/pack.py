@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace._native import ffi
 from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
 from headrace.sources.folder import joined_paths
 from headrace.sources.reading import read_part
+from headrace.sources.source import Indices, Source
 
 if TYPE_CHECKING:  # pyarrow, which it needs, is optional
     from headrace.sources.pack_index import PackIndex
@@ -26,7 +28,7 @@ P = TypeVar("P", bound="PackSource")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PackSource:
+class PackSource(Source):
     """Some of a pack's samples, in some order.
 
     Attributes:
@@ -57,9 +59,6 @@ class PackSource:
             raise lmdb_refused(index.path.parent)
         return cls(**pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def row(self, i: int) -> int:
         """The row of the index that sample `i` is; raises IndexError."""
         i = range(len(self))[i]
@@ -81,9 +80,9 @@ class PackSource:
         except PackError:  # reading the sample reports what is wrong with the index
             return f"{self.index.path}: row {row}"
 
-    def label(self, i: int) -> int:
-        """The label of sample `i`; raises IndexError."""
-        return int(self.labels[i])
+    def native(self) -> ffi.Source | None:
+        """See `Source`."""
+        return ffi.Source.of_extents(self.paths, self.offsets, self.extents, self.entries)
 
     def open(self, i: int) -> BinaryIO:
         """The image file of sample `i`, in memory.
@@ -99,8 +98,8 @@ class PackSource:
         """Part of the shard that sample `i` is in; raises as `open`."""
         return read_extent(Path(self.shard(i)), offset, size)
 
-    def take(self: P, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> P:
-        """The samples at `indices`, in that order; negative ones count from the end. Raises IndexError."""
+    def take(self: P, indices: Indices) -> P:
+        """See `Source`."""
         rows = np.arange(len(self.index)) if self.rows is None else self.rows
         order = np.asarray(indices, np.int64)
         extents = Extents(self.extents.shards[order], self.extents.begins[order], self.extents.sizes[order])
@@ -108,15 +107,19 @@ class PackSource:
         labels = self.labels[order]
         return replace(self, rows=rows[order], extents=extents, labels=labels, entries=entries)
 
+    def with_entries(self: P, root: str | None) -> tuple[P, str]:  # noqa: ARG002
+        """See `Source`: the index has them."""
+        return self, f"{self.entries.indexed:,} have entry points"
+
     def digest(self) -> str:
-        """Of keys and labels, in order."""
+        """See `Source`: of keys and labels."""
         digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
         for keys in self.index.keys(self.rows):
             digest.update("\0".join(keys).encode())
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str]) -> int:
-        """How many files end in one of `extensions`, upper and lower case alike."""
+        """See `Source`."""
         return self.index.count_extensions(self.rows, extensions)
 
 

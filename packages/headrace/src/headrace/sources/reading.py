@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from PIL import Image
+
+from headrace.records import Mode
+
 PathLike = str | bytes | os.PathLike[str]
 
 
@@ -16,6 +20,13 @@ def open_regular(path: PathLike) -> BinaryIO:
     """`path` for reading. Raises OSError as the builtin does, and for a pipe, socket or device, at which the
     builtin would wait for ever."""
     return open(path, "rb", opener=_opened)
+
+
+def load_file(file: BinaryIO, mode: Mode = "RGB") -> Image.Image:
+    """The image in `file`, which is closed, in `mode`: as torchvision's `pil_loader` reads it (EXIF rotation
+    ignored)."""
+    with file:
+        return Image.open(file).convert(mode)
 
 
 def read_part(path: PathLike, offset: int, size: int) -> bytes:

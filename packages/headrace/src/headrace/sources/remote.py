@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
 
 from headrace.cache import Record
 from headrace.errors import PackError
@@ -21,65 +20,67 @@ from headrace.remote.lease import Lease, Wanted
 from headrace.remote.records import object_key
 from headrace.sources.folder import ImageSource
 from headrace.sources.pack import PackSource, pack_fields
+from headrace.sources.source import Source
 
 
-class RemoteSamples:
-    """A mix-in of sources whose bytes have to be fetched.
+class RemoteSource(Source):
+    """A mix-in of sources whose samples are fetched, to be put before the class that says where they are.
 
     Attributes:
         access: the way to the store, and the cache of what it sent.
     """
 
     access: Access
+    leased = True
+
+    @property
+    def store(self) -> str:  # type: ignore[override]
+        """See `Source`."""
+        return str(self.access)
+
+    @property
+    def lease_bytes(self) -> int:  # type: ignore[override]
+        """See `Source`: what the cache may hold."""
+        return self.access.records().capacity
 
     @abstractmethod
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
         """The bytes of `samples`, each 0 or more."""
 
-    if TYPE_CHECKING:  # of the source that this is a part of
-
-        def __len__(self) -> int: ...
-
-        def path(self, i: int) -> str:
-            """The URL of sample `i`."""
-            ...
+    def native(self) -> None:
+        """See `Source`."""
 
     def open(self, i: int) -> BinaryIO:
         """The image file of sample `i`, in memory. Raises RemoteError."""
         return io.BytesIO(self.access.records().read(self.wanted([range(len(self))[i]])[0]))
 
-    def begin(self, samples: npt.NDArray[np.int64]) -> Lease:
-        """Begins to fetch `samples`."""
+    def lease(self, samples: npt.NDArray[np.int64]) -> Lease:
+        """See `Source`."""
         return self.access.records().begin(self.wanted(samples))
 
     def stats(self) -> RemoteStats:
-        """What this process fetched so far."""
+        """See `Source`."""
         return self.access.records().stats()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RemoteImageSource(RemoteSamples, ImageSource):
+class RemoteImageSource(RemoteSource, ImageSource):
     """As `ImageSource`; `paths` are URLs of whole objects."""
 
-    access: Access
+    access: Access = field(kw_only=True)
 
     @classmethod
     def of(cls, source: ImageSource, access: Access) -> RemoteImageSource:
         """The objects that `source` lists."""
-        return cls(source.paths, source.offsets, source.labels, access)
+        return cls(source.paths, source.offsets, source.labels, access=access)
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
-        """See `RemoteSamples`: sizes aren't known before they are requested."""
+        """See `RemoteSource`: sizes aren't known before they are requested."""
         return [Wanted(self.path(int(i)), 0, None, None) for i in samples]
-
-    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> RemoteImageSource:
-        """See `ImageSource`."""
-        taken = super().take(indices)
-        return replace(self, paths=taken.paths, offsets=taken.offsets, labels=taken.labels)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RemotePackSource(RemoteSamples, PackSource):
+class RemotePackSource(RemoteSource, PackSource):
     """As `PackSource`, of shards that are objects: `paths` and `offsets` are their URLs.
 
     Attributes:
@@ -171,11 +172,3 @@ class RemotePackSource(RemoteSamples, PackSource):
         if self.version:
             return Record(self._dataset, key, size, None)
         return Record(self._dataset, f"{key}\0{checksum:08x}", size, checksum)
-
-
-def remote_samples(dataset: Any) -> RemoteSamples | None:
-    """Where the samples of `dataset`, or of what it is a Subset of, are fetched from; None: they aren't."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    source = getattr(dataset, "source", None)
-    return source if isinstance(source, RemoteSamples) else None

@@ -1,26 +1,166 @@
-"""The places that native code reads samples from."""
+"""What every kind of dataset is for native code: images and integer labels by index."""
 
-from PIL import Image, ImageOps
+from __future__ import annotations
 
-from headrace.records import Mode
-from headrace.sources.arrays import ArraySource
-from headrace.sources.folder import ImageSource
-from headrace.sources.image import load_file
-from headrace.sources.pack import PackSource
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
-# All have labels, len(), path(i), label(i) and take(); those of files open(i) and count_extensions().
-Source = ImageSource | PackSource | ArraySource
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Subset
+
+from headrace.records import EntryPoints, Mode, RemoteStats
+
+if TYPE_CHECKING:  # what these bring takes a worker long to import
+    from PIL import Image
+
+    from headrace._native import ffi
+    from headrace.remote.lease import Lease
+
+# Names of files of the formats that native code decodes, by Pillow's names of these.
+EXTENSIONS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+}
+
+S = TypeVar("S", bound="Source")
+Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-def load_image(source: Source, i: int, mode: Mode = "RGB", *, upright: bool = False) -> Image.Image:
-    """Sample `i` as the image that the transforms get; raises whatever Pillow does.
+@dataclass(frozen=True, eq=False)
+class TensorRows:
+    """Samples that are rows of tensors [m, …] in memory: all of them, or `rows`, int64 [n]."""
 
-    Args:
-        mode: of the image.
-        upright: whether it is turned as its EXIF data say.
+    tensors: tuple[torch.Tensor, ...]
+    rows: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tensors[0]) if self.rows is None else len(self.rows)
+
+    def take(self, indices: torch.Tensor) -> TensorRows:
+        """The samples at `indices`, int64."""
+        return TensorRows(self.tensors, indices if self.rows is None else self.rows[indices])
+
+
+class Source(ABC):
+    """The samples of a dataset, in their order: read-only, picklable, and cheap to share.
+
+    A file without a format that native code decodes is no error: what native code can't read, `image` does.
+    `SourceTests` (packages/headrace/tests/sources) has what every source must do.
+
+    Attributes:
+        labels: int64 [n].
+        entries: where decoding may start within the files, or None if that isn't known.
+        decoded: whether images are in memory, decoded: `path` then gives None, and `open` isn't called.
+        leased: whether a `lease` must be held on samples while native code reads them.
+        store: the object store that samples are fetched from, in words; empty for none.
+        lease_bytes: bytes that leases may reasonably hold; only if `leased`.
     """
-    if isinstance(source, ArraySource):
-        image = source.image(i) if mode == "RGB" else source.image(i).convert(mode)
-    else:
-        image = load_file(source.open(i), mode)
-    return ImageOps.exif_transpose(image) if upright else image
+
+    labels: npt.NDArray[np.int64]
+    entries: EntryPoints | None
+    decoded: ClassVar[bool] = False
+    leased: ClassVar[bool] = False
+    store: str = ""
+    lease_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={len(self)})"
+
+    def label(self, i: int) -> int:
+        """The label of sample `i`. Raises IndexError as a list does."""
+        return int(self.labels[i])
+
+    @abstractmethod
+    def path(self, i: int) -> str | None:
+        """The file or URL of sample `i`, or None if it has none. Raises IndexError as a list does."""
+
+    @abstractmethod
+    def native(self) -> ffi.Source | None:
+        """Where native code finds the samples, or None if only a lease says so."""
+
+    @abstractmethod
+    def take(self: S, indices: Indices) -> S:
+        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
+
+    def open(self, i: int) -> BinaryIO:
+        """The image file of sample `i`, for reading. Raises OSError or HeadraceError if it can't be had."""
+        raise TypeError(f"sample {i} of {self!r} has no file")
+
+    def image(self, i: int, mode: Mode = "RGB", *, upright: bool = False) -> Image.Image:
+        """Sample `i` as the image that the transforms get. Raises whatever Pillow does.
+
+        Args:
+            mode: mode of the image.
+            upright: whether it is turned as its EXIF data say.
+        """
+        from PIL import ImageOps
+
+        image = self._image(i, mode)
+        return ImageOps.exif_transpose(image) if upright else image
+
+    def _image(self, i: int, mode: Mode) -> Image.Image:
+        from headrace.sources.reading import load_file
+
+        return load_file(self.open(i), mode)
+
+    def count_extensions(self, extensions: Sequence[str]) -> int:
+        """How many files end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""
+        raise TypeError(f"{self!r} has no files that end in {extensions}")
+
+    def formats(self, names: Iterable[str]) -> dict[str, int]:
+        """How many files are of each of the formats `names` by their extensions, if there are any."""
+        counts: dict[str, int] = {}
+        for name in names:
+            if sum(counts.values()) == len(self):  # most often, all are of the first
+                break
+            if count := self.count_extensions(EXTENSIONS[name]):
+                counts[name] = count
+        return counts
+
+    def with_entries(self: S, root: str | None) -> tuple[S, str]:  # noqa: ARG002
+        """This with the entry points of its files, if there are any, and a remark on them for `explain()`.
+
+        Args:
+            root: the folder that all files are in, or None if it isn't known.
+        """
+        return self, ""
+
+    def digest(self) -> str | None:
+        """A digest of names and labels, in order, by which a saved state knows its dataset, or None.
+
+        It never changes between versions, nor when the folder or store moves that all files are in.
+        """
+        return None
+
+    def tensors(self) -> TensorRows | None:
+        """The samples as rows of images [m, channels, height, width] and of labels [m], if torch sees them so
+        in memory."""
+        return None
+
+    def lease(self, samples: npt.NDArray[np.int64]) -> Lease | None:  # noqa: ARG002
+        """Begins to fetch `samples`, each 0 or more, or returns None if the source isn't `leased`."""
+        return None
+
+    def stats(self) -> RemoteStats | None:
+        """What this process has fetched so far; None without a store."""
+        return None
+
+
+def source_of(dataset: Any) -> Source | None:
+    """The source of one of Headrace's own datasets, or of what `dataset` is a Subset of; None for others."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    source = getattr(dataset, "source", None)
+    return source if isinstance(source, Source) else None

@@ -21,7 +21,6 @@ from headrace.plan import Plan
 from headrace.plan.pointwise import look_up, look_up_levels, run_suffix
 from headrace.plan.segments import ErasingStep, NativeSegment, TransformSegment, ValueSegment
 from headrace.records import BatchKeys, Draw, SampleKey
-from headrace.sources.source import load_image
 from headrace.transforms.op import Op, flat
 from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
@@ -49,7 +48,7 @@ def draws(
     """
     plan, native = _native_part(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = load_image(native.source, index, native.mode, upright=native.upright)
+    image = native.source.image(index, native.mode, upright=native.upright)
     drawn = draws_of(lower_pipeline(native, decoders=0), native.ops, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")

@@ -30,7 +30,7 @@ from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
 from headrace.order.epoch import StreamState
 from headrace.records import LazyCounts
-from headrace.sources.remote import remote_samples
+from headrace.sources.source import source_of
 
 if TYPE_CHECKING:  # what it brings takes a worker long to import
     from headrace.plan.segments import Plan
@@ -122,7 +122,8 @@ class WorkerPool:
         self.stream_ends: dict[int, StreamState] = {}  # by worker, if its dataset has ended in this epoch
         self.taken = 0  # batches of this epoch that `next` has given, or raised their error
         self._context = config.multiprocessing_context or torch.multiprocessing
-        if config.multiprocessing_context is None and remote_samples(config.dataset) is not None:
+        source = source_of(config.dataset)
+        if config.multiprocessing_context is None and source is not None and source.leased:
             # Stores can't be used in a process that is forked after they were used.
             self._context = torch.multiprocessing.get_context("forkserver")
         self._method = self._context.get_start_method()

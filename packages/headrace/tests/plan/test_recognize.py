@@ -18,19 +18,21 @@ from torchvision.datasets.vision import StandardTransform
 
 from headrace._native import ffi
 from headrace._native.decoders import FORMATS, missing_formats
-from headrace.plan.recognise import NOT_GATHERED, OTHER_CLASS, STREAMED, Recognised, Refusal, recognise_source
+from headrace.plan.recognize import recognize_dataset
 from headrace.sources.image import ImageDataset
+from headrace.sources.kinds import InTensors, Recognized, Refusal
+from headrace.sources.kinds.lookup import OTHER_CLASS, STREAMED
 from support.images import image_folder
 
 
-def recognised(dataset: Any) -> Recognised:
-    result = recognise_source(dataset)
-    assert isinstance(result, Recognised), result
+def recognized(dataset: Any) -> Recognized:
+    result = recognize_dataset(dataset)
+    assert isinstance(result, Recognized), result
     return result
 
 
 def refused(dataset: Any) -> Refusal:
-    result = recognise_source(dataset)
+    result = recognize_dataset(dataset)
     assert isinstance(result, Refusal), result
     return result
 
@@ -40,13 +42,13 @@ def root(tmp_path: Path) -> Path:
     return image_folder(tmp_path / "data", 5)
 
 
-def entries(result: Recognised) -> list[tuple[str, int]]:
+def entries(result: Recognized) -> list[tuple[str, int]]:
     return [(result.source.path(i), result.source.label(i)) for i in range(len(result.source))]  # type: ignore[misc]
 
 
 def test_image_folder(root: Path) -> None:
     dataset = ImageFolder(root, transform=len, target_transform=abs)
-    result = recognised(dataset)
+    result = recognized(dataset)
     assert entries(result) == dataset.samples
     assert (result.transform, result.target_transform) == (len, abs)
     assert (result.what, result.note) == ("ImageFolder(n=5)", "5 of 5 files are JPEG by extension")
@@ -55,29 +57,29 @@ def test_image_folder(root: Path) -> None:
 @pytest.mark.parametrize("loader", [default_loader, pil_loader])
 def test_dataset_folder_with_torchvisions_loaders(root: Path, loader: Any) -> None:
     dataset = DatasetFolder(str(root), loader, extensions=(".jpg",))
-    assert entries(recognised(dataset)) == dataset.samples
+    assert entries(recognized(dataset)) == dataset.samples
 
 
-def test_imagenet_is_recognised_by_its_class(root: Path) -> None:
+def test_imagenet_is_recognized_by_its_class(root: Path) -> None:
     """Its archives aren't needed for that: what it reads is what an ImageFolder reads."""
     dataset = ImageNet.__new__(ImageNet)
     dataset.__dict__.update(ImageFolder(root).__dict__)
-    assert recognised(dataset).what == "ImageNet(n=5)"
+    assert recognized(dataset).what == "ImageNet(n=5)"
 
 
 def test_the_attribute_that_is_called_is_the_one_that_is_read(root: Path) -> None:
     """`__getitem__` looks at transform and target_transform; `transforms` is for other datasets."""
     dataset = ImageFolder(root, transform=len)
     dataset.transforms = StandardTransform(abs, abs)
-    assert recognised(dataset).transform is len
+    assert recognized(dataset).transform is len
     dataset.samples = dataset.samples[:2]
-    assert recognised(dataset).what == "ImageFolder(n=2)"
+    assert recognized(dataset).what == "ImageFolder(n=2)"
 
 
 def test_image_dataset(root: Path) -> None:
     files = sorted(root.rglob("*.jpg"))
     dataset = ImageDataset(files, [9, 8, 7, 6, 5], len, abs)
-    result = recognised(dataset)
+    result = recognized(dataset)
     assert entries(result) == list(zip(map(str, files), [9, 8, 7, 6, 5], strict=True))
     assert (result.transform, result.target_transform) == (len, abs)
 
@@ -96,7 +98,7 @@ def test_image_dataset(root: Path) -> None:
 )
 def test_a_subset_has_the_samples_of_its_indices(root: Path, indices: Any) -> None:
     dataset = ImageFolder(root, transform=len)
-    result = recognised(Subset(dataset, indices))
+    result = recognized(Subset(dataset, indices))
     assert entries(result) == [dataset.samples[int(i)] for i in indices]
     assert result.what == f"Subset(n={len(indices)}) of ImageFolder(n=5)"
     assert result.transform is len
@@ -106,7 +108,7 @@ def test_subsets_of_subsets(root: Path) -> None:
     dataset = ImageFolder(root)
     parts = random_split(Subset(dataset, [4, 2, 0]), [2, 1])
     indices = [dataset.samples[[4, 2, 0][i]] for i in parts[0].indices]
-    assert entries(recognised(parts[0])) == indices
+    assert entries(recognized(parts[0])) == indices
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_subsets_that_cant_be(root: Path, indices: Any, reason: str) -> None:
 def test_a_concatenation_has_the_samples_of_all_its_parts(root: Path) -> None:
     first, second = ImageFolder(root, transform=len), ImageFolder(root, transform=len)
     nested: ConcatDataset[Any] = ConcatDataset([Subset(first, [3, 1]), ConcatDataset([second])])
-    result = recognised(Subset(nested, [5, 0, 2, -1]))
+    result = recognized(Subset(nested, [5, 0, 2, -1]))
     assert entries(result) == [second.samples[3], first.samples[3], second.samples[0], second.samples[4]]
     assert result.transform is len
     what = "Subset(n=4) of ConcatDataset(n=7) of Subset(n=2) of ImageFolder(n=5) and 1 more"
@@ -141,7 +143,7 @@ def test_concatenations_that_cant_be(root: Path) -> None:
     targets = ImageFolder(root, target_transform=len)
     assert "several target_transforms" in refused(ConcatDataset([plain, targets])).reason
     other = refused(ConcatDataset([plain, TensorDataset(torch.zeros(3))]))
-    assert other.what == "ConcatDataset of TensorDataset"
+    assert other.reason == "only data sets of image files are read natively one after another"
     assert "a subclass of ConcatDataset" in refused(MyConcatenation([plain])).reason
 
 
@@ -158,13 +160,13 @@ def test_another_loader_is_refused_with_its_place(root: Path) -> None:
     line = my_loader.__code__.co_firstlineno
     assert refusal.what == "ImageFolder(n=5)"
     assert refusal.reason.startswith("has a loader of its own, my_loader (")
-    assert refusal.reason.endswith(f"test_recognise.py:{line}), which native code can't call")
+    assert refusal.reason.endswith(f"test_recognize.py:{line}), which native code can't call")
 
 
 def test_another_image_backend_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision, "_image_backend", "accimage")
     assert refused(ImageFolder(root)).reason == "torchvision's image backend is accimage, not PIL"
-    recognised(ImageFolder(root, loader=pil_loader))
+    recognized(ImageFolder(root, loader=pil_loader))
 
 
 class Cached(ImageFolder):
@@ -181,7 +183,7 @@ class Renamed(ImageFolder):
 def test_subclasses_are_refused_by_name_and_place(root: Path) -> None:
     refusal = refused(Cached(root))
     assert refusal.what.startswith("Cached (")
-    assert "test_recognise.py:" in refusal.what
+    assert "test_recognize.py:" in refusal.what
     assert (
         refusal.reason
         == "a subclass of ImageFolder that overrides __getitem__ may return anything: runs as written"
@@ -203,7 +205,7 @@ def test_a_class_that_was_tampered_with_is_refused(root: Path, monkeypatch: pyte
     line = my_getitem.__code__.co_firstlineno
     reason = refused(ImageFolder(root)).reason
     assert reason.startswith("its __getitem__ was replaced by my_getitem (")
-    assert reason.endswith(f"test_recognise.py:{line})")
+    assert reason.endswith(f"test_recognize.py:{line})")
 
 
 def my_getitem(_self: Any, index: int) -> Any:
@@ -239,7 +241,9 @@ class Stream(IterableDataset[int]):
 
 
 def test_other_datasets_are_refused(root: Path) -> None:
-    assert refused(TensorDataset(torch.zeros(3))) == Refusal("TensorDataset", NOT_GATHERED)
+    rows = recognize_dataset(TensorDataset(torch.zeros(3)))
+    assert isinstance(rows, InTensors)
+    assert rows.what == "TensorDataset(n=3)"
     assert refused([1, 2]) == Refusal("list", OTHER_CLASS)
     assert refused(Stream()).reason == STREAMED
 
@@ -263,15 +267,15 @@ def test_files_of_other_formats_are_left_to_pillow_one_by_one(root: Path) -> Non
     dataset = ImageFolder(root)
     jpegs = [("a.jpg", 0)] * 9
     dataset.samples = [*jpegs, ("b.bmp", 0)]
-    assert recognised(dataset).note == "9 of 10 files are JPEG by extension; the others are decoded by Pillow"
+    assert recognized(dataset).note == "9 of 10 files are JPEG by extension; the others are decoded by Pillow"
     dataset.samples = [("a.jpg", 0), *[("b.bmp", 0)] * 8]
-    assert recognised(dataset).note == "1 of 9 files are JPEG by extension; the others are decoded by Pillow"
+    assert recognized(dataset).note == "1 of 9 files are JPEG by extension; the others are decoded by Pillow"
     dataset.samples = [("a.PNG", 0), ("b.png", 0)]
-    assert recognised(dataset).note == "2 of 2 files are PNG by extension"
+    assert recognized(dataset).note == "2 of 2 files are PNG by extension"
     dataset.samples = [*jpegs, ("b.png", 0), ("c.webp", 0)]
-    assert recognised(dataset).note == "of 11 files 9 JPEG, 1 PNG, 1 WEBP by extension"
+    assert recognized(dataset).note == "of 11 files 9 JPEG, 1 PNG, 1 WEBP by extension"
     dataset.samples.append(("d.tiff", 0))
-    assert recognised(dataset).note == (
+    assert recognized(dataset).note == (
         "of 12 files 9 JPEG, 1 PNG, 1 WEBP by extension; the others are decoded by Pillow"
     )
 
@@ -286,4 +290,4 @@ def test_a_build_without_libdeflate_leaves_png_files_to_pillow(
         "0 of 5 files are JPEG or WEBP by extension: decoded by Pillow in worker processes instead"
     )
     dataset.samples = [("a.jpg", 0), ("b.png", 0)]
-    assert recognised(dataset).note == "1 of 2 files are JPEG by extension; the others are decoded by Pillow"
+    assert recognized(dataset).note == "1 of 2 files are JPEG by extension; the others are decoded by Pillow"

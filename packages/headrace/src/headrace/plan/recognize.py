@@ -1,0 +1,69 @@
+"""What native code makes of a dataset, with the reasons and notes that `explain()` prints of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace._native.decoders import native_formats
+from headrace.sources.kinds import Reading, Recognized, Refusal, read_dataset
+from headrace.sources.source import Source
+from headrace.transforms.origin import patched_text
+from headrace.transforms.patches import find_patched
+
+
+def recognize_dataset(dataset: Any) -> Reading:
+    """What native code can make of `dataset`. Reads its attributes and none of its samples."""
+    found = read_dataset(dataset)
+    if not isinstance(found, Recognized):
+        return found
+    patched = [patched_text(*each) for each in find_patched()]
+    if patched:
+        return Refusal(found.what, f"{'; '.join(patched)}: runs as written")
+    if found.source.decoded:
+        return found
+    note, known = _formats_note(found.source)
+    if len(found.source) and not known:
+        return Refusal(found.what, f"{note}: decoded by Pillow in worker processes instead")
+    note += "; its loader converts to L" if found.mode == "L" else ""
+    note += "; its loader makes tensors of them" if found.tensors else ""
+    note += "; what native code can't read is read as timm does" if found.read is not None else ""
+    source, remark = found.source.with_entries(found.root)
+    return replace(found, source=source, note=f"{note}; {remark}" if remark else note)
+
+
+def _formats_note(source: Source) -> tuple[str, int]:
+    """Which formats the files are of by their names, in words, and how many native code decodes of them.
+
+    Each file is decoded by what its bytes say; names say what to expect.
+    """
+    formats = native_formats()
+    counts = source.formats(formats)
+    known = sum(counts.values())
+    if len(counts) > 1:
+        parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        note = f"of {len(source):,} files {parts} by extension"
+    else:
+        note = f"{known:,} of {len(source):,} files are {' or '.join(counts or formats)} by extension"
+    return (f"{note}; the others are decoded by Pillow" if 0 < known < len(source) else note), known
+
+
+def dataset_identity(dataset: Any) -> str:
+    """The dataset's class and length; its own `identity` if it has one, or a digest of its files' names and
+    labels if it is one that the planner recognizes.
+
+    The folder that all files are in may move: it is left out. Contents of files aren't looked at.
+    """
+    kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    own = getattr(dataset, "identity", None)
+    if isinstance(own, str):
+        return f"{kind} {own}"
+    recognized = recognize_dataset(dataset)
+    if isinstance(recognized, Recognized) and recognized.read is None:
+        digest = recognized.source.digest()
+        if digest is not None:
+            return f"{kind} of {len(recognized.source)}, files {digest}"
+    try:
+        return f"{kind} of {len(dataset)}"
+    except TypeError:
+        return kind

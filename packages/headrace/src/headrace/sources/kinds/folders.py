@@ -1,0 +1,76 @@
+"""torchvision's datasets of image files: ImageFolder and its kin."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torchvision
+from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
+from torchvision.datasets.folder import default_loader, pil_loader
+
+from headrace.records import Mode
+from headrace.sources.folder import ImageSource
+from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
+from headrace.sources.source import EXTENSIONS
+from headrace.transforms.decode_image import torchvision_decodes_as_pillow
+from headrace.transforms.origin import describe_callable, located
+from headrace.transforms.own_code import reading_mode_of, reads_tensors
+
+
+class Folders(Kind):
+    """`samples` are (path, label) pairs; `loader` reads a path."""
+
+    classes = (ImageFolder, DatasetFolder, ImageNet)
+
+    @classmethod
+    def read(cls, dataset: Any) -> Recognized | Refusal:
+        """See `Kind`: any loader that does what Pillow or `decode_image` does."""
+        what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
+        tensors = reads_tensors(dataset.loader)
+        mode = "RGB" if tensors else _mode_of(dataset.loader)
+        reason = patched_reason(dataset, DatasetFolder)
+        if reason is not None or mode is None:
+            return Refusal(what, reason or _loader_reason(dataset.loader))
+        found = read_files(what, dataset, dataset, mode=mode, tensors=tensors)
+        problem = _tensors_problem(found.source) if tensors and isinstance(found, Recognized) else ""
+        return Refusal(what, problem) if problem else found
+
+
+def read_files(what: str, dataset: Any, listing: Any, **more: Any) -> Recognized | Refusal:
+    """The files of `listing.samples`, below `listing.root`, with the transforms of `dataset`.
+
+    Args:
+        more: further fields of `Recognized`.
+    """
+    try:
+        source = ImageSource.from_samples(listing.samples)
+    except (TypeError, ValueError) as error:
+        return Refusal(what, str(error))
+    root = getattr(listing, "root", None)
+    root = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+    return Recognized(what, source, dataset.transform, dataset.target_transform, root=root, **more)
+
+
+def _mode_of(loader: Any) -> Mode | None:
+    """The mode that `loader` converts what it reads with Pillow to, or None if it does anything else."""
+    if loader is default_loader:
+        return "RGB" if torchvision.get_image_backend() == "PIL" else None
+    return "RGB" if loader is pil_loader else reading_mode_of(loader)
+
+
+def _loader_reason(loader: Any) -> str:
+    """Why native code can't do what `loader` does, which has no mode."""
+    if loader is default_loader:
+        return f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
+    return (
+        f"has a loader of its own, {located(describe_callable(loader), loader)}, which native code can't call"
+    )
+
+
+def _tensors_problem(source: Any) -> str:
+    """Why files that decode_image reads can't be read natively; empty if they can."""
+    if not torchvision_decodes_as_pillow():
+        return "decode_image gives other pixels than native code with the torchvision that is installed"
+    others = len(source) - source.count_extensions(EXTENSIONS["JPEG"])
+    return f"decode_image may give any tensors for {others:,} files that aren't JPEGs" if others else ""

@@ -1,0 +1,61 @@
+"""From a dataset to its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from headrace.sources.kinds.kind import Kind, Reading, Refusal, is_class
+from headrace.transforms.origin import describe_callable, located
+
+STREAMED = "an IterableDataset itself decides which sample comes next: runs as written"
+OTHER_CLASS = (
+    "runs as written: native code replaces known classes only. For image files with integer labels,"
+    " headrace.ImageDataset is one"
+)
+
+_kinds: tuple[type[Kind], ...] = ()
+
+
+def register(kinds: tuple[type[Kind], ...]) -> None:
+    """Makes `kinds` those that `read_dataset` knows."""
+    global _kinds
+    _kinds = kinds
+
+
+def read_dataset(dataset: Any) -> Reading:
+    """What native code can make of `dataset`. Reads its attributes and none of its samples."""
+    for base in type(dataset).__mro__:
+        kind = _kind_of(base)
+        if kind is not None:
+            return kind.read(dataset) if base is type(dataset) else _refuse_subclass(type(dataset), base)
+    streamed = isinstance(dataset, IterableDataset)
+    what = located(describe_callable(dataset), dataset)
+    return Refusal(what, STREAMED if streamed else OTHER_CLASS)
+
+
+def _kind_of(cls: type) -> type[Kind] | None:
+    return next(
+        (
+            kind
+            for kind in _kinds
+            if cls in kind.classes or any(is_class(cls, name) for name in kind.imported)
+        ),
+        None,
+    )
+
+
+def _refuse_subclass(cls: type, known: type) -> Refusal:
+    own = [c for c in cls.__mro__ if known in c.__mro__[1:]]
+    # Functions and properties: every class has a __module__ and its like, whatever its author wrote.
+    overridden = sorted(
+        {name for c in own for name, member in vars(c).items() if hasattr(known, name) and _is_code(member)}
+    )
+    does = f" that overrides {', '.join(overridden)}" if overridden else ""
+    what = located(cls.__qualname__, cls)
+    return Refusal(what, f"a subclass of {known.__name__}{does} may return anything: runs as written")
+
+
+def _is_code(member: Any) -> bool:
+    return callable(member) or isinstance(member, (property, staticmethod, classmethod))
