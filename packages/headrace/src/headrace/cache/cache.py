@@ -62,6 +62,7 @@ class Cache:
         self._fetching: set[str] = set()
         self._descriptors: list[int] = []  # whose locks say that this client lives, and what it uses
         self._end = finalize(self, _leave, self._descriptors)
+        self._end.atexit = False  # a thread may still use them; the kernel closes them
         self._counts = dict.fromkeys(("hits", "misses", "evictions", "damaged", "not_kept"), 0)
 
     def claim(self, records: Sequence[Record]) -> list[Claim]:
