@@ -47,10 +47,10 @@ class Job:
         module: whether it is a module.
         steps: number of steps of the actual phase, or None for as many as take a few seconds.
         settings: to replace the script's own; see `measure.subject`. Default: none.
-        subject: "file.py:12" of the loader that the settings are for; "": any loader.
-        loader: that loader as code, as in `LoaderFacts`; "": any that is iterated over there.
+        subject: "file.py:12" of the loader that the settings are for, or "" for any loader.
+        loader: that loader as code, as in `LoaderFacts`, or "" for any that is iterated over there.
         brief: whether to measure the unchanged steps only; so it is with `settings`.
-        limit: seconds after which the script is ended, examined or not; None: no limit.
+        limit: seconds after which the script is ended, examined or not, or None without a limit.
     """
 
     command: list[str]

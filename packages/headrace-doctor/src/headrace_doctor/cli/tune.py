@@ -124,13 +124,13 @@ def _named(path: Path, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # worker processes may have to unpickle its classes
     spec.loader.exec_module(module)
-    found = getattr(module, name, None)
-    if found is None:
+    target = getattr(module, name, None)
+    if target is None:
         raise typer.BadParameter(f"{path} has no {name}.")
-    if not callable(found):
-        return found
+    if not callable(target):
+        return target
     try:
-        inspect.signature(found).bind()
+        inspect.signature(target).bind()
     except TypeError as error:
         raise typer.BadParameter(f"{name} of {path} can't be called without arguments: {error}.") from error
-    return found()
+    return target()

@@ -92,9 +92,9 @@ class Split:
     """One folder of class folders, or of images.
 
     Attributes:
-        name: "train", "val", "test"; empty: the folder's name does not say.
+        name: "train", "val", "test", or "" if the folder's name does not say.
         path: of the folder.
-        classes: names of the class folders, in ImageFolder's order; empty: the images lie in `path` itself.
+        classes: names of the class folders, in ImageFolder's order; none if the images lie in `path` itself.
         images: the files that ImageFolder takes for samples.
         ignored: files below `path` whose extension ImageFolder ignores.
         ignored_images: those of them that are images by extension or content.
@@ -145,7 +145,7 @@ def list_split(
     """Lists the files below `path`; only those without an image's extension are opened.
 
     Args:
-        name: of the split; "": the folder's name does not say.
+        name: of the split, or "" if the folder's name does not say.
         path: of the split's folder.
         extensions: those that ImageFolder takes, in lower case, with the dot.
         flat: whether the images lie in `path` itself, without classes.

@@ -65,17 +65,17 @@ class Phase:
 
     @property
     def seconds(self) -> float:
-        """Of all steps counted."""
+        """The time of all steps counted."""
         return sum(self.waits) + sum(self.computes)
 
     @property
     def samples_per_second(self) -> float:
-        """Start-ups left out; 0 where nothing was measured."""
+        """The rate without start-ups; 0 if nothing was measured."""
         return sum(self.samples) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def stall(self) -> float:
-        """0 to 1: of the steps' time, what they waited."""
+        """Share of the steps' time that they waited, 0 to 1."""
         return sum(self.waits) / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -88,9 +88,9 @@ class LoaderFacts:
         code: as a call: "DataLoader(ImageFolder(2000), batch_size=64, num_workers=4)".
         where: "train.py:41", where the script iterates over it.
         arguments: num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, in_order, …
-        batches: of an epoch; None: not known.
+        batches: of an epoch, or None if not known.
         batch_nbytes: of the tensors of one batch.
-        samples: of the dataset; None: not known.
+        samples: of the dataset, or None if not known.
         first_batch_seconds: from the first iter() to its first batch.
         stages: of Headrace's own loader: name → [samples, thread seconds, threads], in the supply phase.
     """
@@ -107,7 +107,7 @@ class LoaderFacts:
 
     @property
     def workers(self) -> int:
-        """0: the training thread makes the samples itself."""
+        """Number of worker processes; with 0 the training thread makes the samples itself."""
         return int(self.arguments.get("num_workers") or 0)
 
 
@@ -118,7 +118,7 @@ class Loop:
     Attributes:
         where: "train.py:60", where the script iterates over it.
         code: the loader, as a call.
-        arguments: as of `LoaderFacts`.
+        arguments: as in `LoaderFacts`.
         loops: number of loops started.
         batches, samples: numbers received.
         waits: seconds until batches were received, the starts of loops included.
@@ -143,7 +143,7 @@ class Loop:
 
     @property
     def seconds(self) -> float:
-        """Waiting and computing."""
+        """The time of waiting and computing."""
         return self.waits + self.computes
 
 
@@ -180,12 +180,12 @@ class Observation:
         command: the script and its arguments.
         cores: that may be used.
         threads: of the training process's operators (`torch.get_num_threads()`).
-        loader: which was examined; None: the script iterated over none.
+        loader: the one that was examined, or None if the script iterated over none.
         loops: over its other loaders.
         phases: in the order in which they ran.
         looks: counts of the stack samplers, one dict per process and phase; see `measure.sampler`.
         usage: what was seen from outside, every second: dicts with the fields of `Usage`.
-        device: None: there is none, or it wasn't profiled.
+        device: None if there is none, or it wasn't profiled.
         memory: bytes: see `measure.outside`; and, as "main_at_first" and "workers_at_first", of the
             training process and of all workers after the first batch.
         watching: processor seconds per second that watching from outside took.

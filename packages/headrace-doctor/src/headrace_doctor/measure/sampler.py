@@ -98,7 +98,7 @@ class Counts:
         stages: thread kind → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands
             for the seconds since the one before: samples come late while the GIL is held, so that seconds,
             not counts, are shares of time.
-        lines: "file.py:41 function" → stack samples that found the main thread there.
+        lines: "file.py:41 function" → stack samples with the main thread there.
         samples: durations of single samples.
     """
 
@@ -283,7 +283,7 @@ def state_of(native_id: int) -> str:
 
 
 def thread_times(but: int) -> dict[int, tuple[float, float]]:
-    """(seconds on a core, seconds waiting for one) of each thread of this process but one; empty: unknown."""
+    """(seconds on a core, seconds waiting for one) of each thread of this process but one, if known."""
     times = {}
     for name in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{name}/schedstat", "rb", buffering=0) as file:

@@ -22,7 +22,7 @@ class Frame(NamedTuple):
         line: number of the line that is executed.
         owner: class that the function is defined in; "" for a plain function.
         container: whether it calls transforms in turn, as Compose and Sequential do.
-        source: text of the line, where it matters; "" elsewhere.
+        source: text of the line if it matters, or "".
     """
 
     filename: str
@@ -185,7 +185,7 @@ def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage,
     """What a thread does, and its innermost line of the user's code as "file.py:41 function" ("": none).
 
     Args:
-        walked: the thread's stack, as of `walk`.
+        walked: the thread's stack, as `walk` gives it.
         state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
             asleep: for a lock, the GIL, a socket or a timer.
         thread: its name without its number in a pool; "" for the main thread.
@@ -285,7 +285,7 @@ def is_users(filename: str) -> bool:
 
 
 def innermost_users(stack: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's code; None if there is none."""
+    """The innermost frame of the user's code, or None if there is none."""
     return next((frame for frame in reversed(stack) if is_users(frame.filename)), None)
 
 
@@ -317,7 +317,7 @@ def _waits_in_line(innermost: Frame) -> bool:
 
 
 def _in_worker(stack: Sequence[Frame]) -> str:
-    """Of a worker outside of fetch(): it starts, sends, or waits for indices."""
+    """The stage of a worker outside of fetch(): it starts, sends, or waits for indices."""
     for frame in stack[1:]:
         if frame.filename.endswith("/multiprocessing/queues.py"):
             return "idle" if frame.function == "get" else "send"

@@ -77,7 +77,7 @@ class Reads:
 
     @property
     def bytes_per_second(self) -> float:
-        """Of all threads together."""
+        """The rate of all threads together."""
         return self.bytes / max(self.seconds, 1e-9)
 
 
@@ -88,7 +88,7 @@ class Rates:
     Attributes:
         direct: whether O_DIRECT bypassed the page cache; otherwise the kernel was asked to drop the files'
             pages first (posix_fadvise), which is only a request.
-        random: of 128 KiB at random places, whole files where they are smaller, one read at a time.
+        random: of 128 KiB at random places, whole files if they are smaller, one read at a time.
         parallel: the same with 32 reads in flight.
         failures: files that couldn't be read, each with the system's reason.
     """
@@ -105,11 +105,11 @@ class Storage:
 
     Attributes:
         path: as given by the user.
-        mount: the file system of the files that were read; None: unknown.
+        mount: the file system of the files that were read, or None if unknown.
         files: number of files found; those of less than 4 KiB don't count, unless `path` is one.
         bytes: their sum.
         complete: whether these are all: the search ended before its limits of time and number.
-        rates: None: there are no files.
+        rates: None if there are no files.
     """
 
     path: Path
@@ -126,7 +126,7 @@ class _File(NamedTuple):
 
 
 def mount_of(path: Path) -> Mount | None:
-    """The file system that holds `path`; None where the system doesn't say."""
+    """The file system that holds `path`, or None if the system doesn't say."""
     path = path.resolve()
     partitions = psutil.disk_partitions(all=True)
     # Of mounts on one point the last is on top of the others.
@@ -134,13 +134,13 @@ def mount_of(path: Path) -> Mount | None:
     best = max(enumerate(above), key=lambda one: (len(Path(one[1].mountpoint).parts), one[0]), default=None)
     if best is None:
         return None
-    _, found = best
-    fuse = found.fstype.startswith("fuse.") and found.fstype not in LOCAL_FUSE
+    _, partition = best
+    fuse = partition.fstype.startswith("fuse.") and partition.fstype not in LOCAL_FUSE
     return Mount(
-        point=Path(found.mountpoint),
-        kind=found.fstype,
-        place=PLACES.get(found.fstype, "fuse" if fuse else "local"),
-        source=found.device,
+        point=Path(partition.mountpoint),
+        kind=partition.fstype,
+        place=PLACES.get(partition.fstype, "fuse" if fuse else "local"),
+        source=partition.device,
     )
 
 
@@ -175,7 +175,7 @@ def _find(path: Path) -> tuple[list[_File], bool]:
     """Files at or below `path`, and whether these are all."""
     if path.is_file():
         return [_File(str(path), path.stat().st_size)], True
-    os.scandir(path).close()  # raises where it can't be listed
+    os.scandir(path).close()  # raises if it can't be listed
     end = time.perf_counter() + FIND
     files: list[_File] = []
     seen: set[str] = set()
@@ -199,7 +199,7 @@ def _find(path: Path) -> tuple[list[_File], bool]:
 
 
 def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
-    """(file, offset) of random reads in random order, each place once where there are few."""
+    """(file, offset) of random reads in random order, each place once if there are few."""
     counts = [max(1, file.size // RANDOM_READ) for file in files]
     if sum(counts) <= MOST_PLACES:
         places = [(f, i * RANDOM_READ) for f, n in zip(files, counts, strict=True) for i in range(n)]

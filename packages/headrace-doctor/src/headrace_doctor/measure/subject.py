@@ -114,7 +114,7 @@ def clone(batch: Any) -> Any:
     """A batch that the user may change without changing this one; pinned memory stays pinned.
 
     Tuples, lists, dicts and named tuples are walked through; other objects are deep-copied, or returned
-    unchanged where that fails.
+    unchanged if that fails.
     """
     return map_tree(_clone_leaf, batch)
 
@@ -232,7 +232,7 @@ def where_from() -> str:
 
 
 def length_of(thing: Any) -> int | None:
-    """Its len(); None where it has none."""
+    """Its len(), or None if it has none."""
     try:
         return len(thing)
     except TypeError:

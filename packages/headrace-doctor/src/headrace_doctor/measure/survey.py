@@ -34,13 +34,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Cores:
-    """How many there are.
+    """The cores of this machine and process.
 
     Attributes:
         processor: the model's name.
         host: what `os.cpu_count()` says.
         affinity: that this process may be put on.
-        quota: cores' worth of time that the cgroup allows; None: no limit.
+        quota: cores' worth of time that the cgroup allows, or None without a limit.
         usable: of all this, for workers and threads.
         busy: 0 to 1: of the host's cores, what was in use over half a second before anything was measured.
     """
@@ -60,11 +60,11 @@ class Cores:
 
 @dataclass(frozen=True)
 class Memory:
-    """How much there is, in bytes.
+    """Memory, in bytes.
 
     Attributes:
         total: of the host.
-        limit: the cgroup's; None: none below the host's.
+        limit: the cgroup's, or None if none is below the host's.
         available: what can be taken now.
     """
 
@@ -79,11 +79,11 @@ class TorchBuild:
 
     Attributes:
         version: "2.15.0+cu132".
-        cuda: CUDA that it was built for: "13.2"; None for a build without CUDA.
+        cuda: CUDA that it was built for: "13.2", or None for a build without CUDA.
         devices: number of accelerators that it reaches.
-        accelerator: their kind: "cuda", "xpu", "mps"; "": none.
-        reason: what torch says of why it reaches none; "" where it does, or says nothing.
-        visible: CUDA_VISIBLE_DEVICES; None: not set.
+        accelerator: their kind: "cuda", "xpu", "mps", or "" if there is none.
+        reason: what torch says of why it reaches none; "" if it does, or says nothing.
+        visible: CUDA_VISIBLE_DEVICES, or None if it isn't set.
     """
 
     version: str
@@ -96,12 +96,12 @@ class TorchBuild:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured.
+    """All that was measured.
 
     Attributes:
         cores: how many there are, and how busy they were before.
         memory: of the host and the cgroup.
-        shared: /dev/shm; None: there is none.
+        shared: /dev/shm, or None if there is none.
         files: the limits of open files.
         decoding: rates of JPEG decoding.
         storages: one for each path that was asked for.
@@ -128,7 +128,6 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
 
     Raises:
         OSError: one of the paths isn't there, or can't be listed.
-        ConfigError: psutil isn't installed.
     """
     progress("watching the processor")
     busy = psutil.cpu_percent(interval=QUIET) / 100
@@ -205,7 +204,7 @@ class Decoding:
         width, height: size of the images, in pixels.
         image_bytes: mean size of their files.
         pillow_per_core: images per second by Pillow on one core.
-        pillow_turbo: version of Pillow's libjpeg-turbo; None: it has another, slower libjpeg.
+        pillow_turbo: version of Pillow's libjpeg-turbo, or None if it has another, slower libjpeg.
         native: rates of `headrace.decode_image`, or None if it can't be measured.
         native_missing: why it can't; "" if it can, or if Headrace isn't installed.
     """

@@ -137,7 +137,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def split_of(name: str) -> str:
-    """The split that a folder of this name holds; empty: none."""
+    """The split that a folder of this name holds, or "" if none."""
     return next((split for split, known in SPLITS.items() if name.lower() in known), "")
 
 
