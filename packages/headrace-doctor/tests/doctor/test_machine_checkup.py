@@ -15,7 +15,7 @@ from headrace_doctor.doctor.storage import storage_findings
 from headrace_doctor.errors import size
 from headrace_doctor.machine import FileLimit, Space
 from headrace_doctor.measure.storage import Mount, Rates, Reads, Storage
-from headrace_doctor.measure.survey import Cores, Decoding, Machine, Memory, NativeDecoding, TorchBuild
+from headrace_doctor.measure.survey import Cores, Decoding, Machine, Memory, TorchBuild
 
 GB = 10**9
 MB = 10**6
@@ -28,7 +28,7 @@ DECODING = Decoding(
     image_bytes=100_000,
     pillow_per_core=1000,
     pillow_turbo="3.1.0",
-    native=NativeDecoding(1600, 24_000),
+    headrace_per_core=1600,
 )
 LOCAL = Mount(Path("/data"), "ext4", "local", "/dev/nvme0n1")
 TORCH = TorchBuild("2.15.0+cu132", cuda="13.2", devices=1, accelerator="cuda")
@@ -88,7 +88,7 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
         ({"shared": None}, "shared memory"),
         ({"files": FileLimit(256, 4096)}, "open files"),
         ({"decoding": replace(DECODING, pillow_turbo=None)}, "Pillow"),
-        ({"decoding": replace(DECODING, native=None, native_missing="no file")}, "Headrace"),
+        ({"decoding": replace(DECODING, headrace_per_core=None, headrace_missing="no file")}, "Headrace"),
         ({"storages": (storage(200),)}, "random reads"),
         ({"torch": replace(TORCH, accelerator="", devices=0)}, "torch"),
     ],
@@ -147,23 +147,15 @@ def test_open_files() -> None:
 
 
 def test_decoding_that_is_slower_than_it_should_be() -> None:
-    slow = host.decoding_findings(replace(DECODING, pillow_per_core=200), 16)
+    slow = host.decoding_findings(replace(DECODING, pillow_per_core=200))
     assert by_name(slow)["Pillow"].judgement == "note"
-    native = DECODING.native
-    assert native is not None
-    crowded = host.decoding_findings(replace(DECODING, native=replace(native, together=10_000)), 16)
-    assert by_name(crowded)["Headrace"].judgement == "note"
-    assert "39% of their rates alone" in by_name(crowded)["Headrace"].remedy
 
 
 def test_a_quota_within_a_core_is_no_slow_machine() -> None:
     half = replace(CORES, quota=0.5, usable=1)
-    native = DECODING.native
-    assert native is not None
-    decoding = replace(DECODING, native=replace(native, per_core=1600, together=790))
-    found = by_name(examine(machine(cores=half, decoding=decoding, storages=(storage(90),))).findings)
+    found = by_name(examine(machine(cores=half, storages=(storage(90),))).findings)
     assert found["Headrace"].judgement == "good"
-    assert found["Headrace"].value == "1,600 per second and core, 790 by 0.5 together"
+    assert found["Headrace"].value == "1,600 per second and core"
     # 0.5 cores × 1,600 × 100 kB: 80 MB/s.
     assert found["random reads"].judgement == "good"
 

@@ -27,8 +27,6 @@ OWN_FILES = 200
 # A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
 # throttled, emulated, or very old.
 SLOW_CORE = 260.0
-# Two hyperthreads do 1.2 to 1.3 times the work of one, so busy cores should each reach 60 %.
-TOGETHER = 0.5
 
 
 def cores_finding(cores: Cores) -> Finding:
@@ -117,9 +115,9 @@ def files_finding(limit: FileLimit, cores: int) -> Finding:
     return Finding("open files", f"{_number(limit.soft)} a process{hard}", judgement, remedy, asdict(limit))
 
 
-def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
-    """By Pillow, as torchvision's datasets do it; by Headrace on `cores`; what both are built with."""
-    details = {key: value for key, value in asdict(decoding).items() if not key.startswith("native")}
+def decoding_findings(decoding: Decoding) -> tuple[Finding, ...]:
+    """By Pillow, as torchvision's datasets do it, and by Headrace if it is installed."""
+    details = {key: value for key, value in asdict(decoding).items() if not key.startswith("headrace")}
     shape = f"{decoding.width} × {decoding.height} JPEGs"
     value, remedy = f"{decoding.pillow_per_core:,.0f} {shape} per second and core", ""
     judgement: Judgement = "good"
@@ -132,20 +130,13 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
             f"Below {SLOW_CORE:.0f}, a core is shared, throttled or emulated: compare on another machine."
         )
     pillow = Finding("Pillow", value, judgement, remedy, details)
-    native, remedy = decoding.native, ""
-    if native is None and not decoding.native_missing:
-        return (pillow,)  # Headrace isn't installed
-    if native is None:
-        return (pillow, Finding("Headrace", "no usable native library", "bad", decoding.native_missing))
-    value = f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores:g} together"
-    share = native.together / (native.per_core * cores)
-    if share < TOGETHER:
-        remedy = (
-            f"Together the cores reach {share:.0%} of their rates alone: they are busy otherwise, or shared."
-        )
-    details = {**asdict(native), "cores": cores}
-    ours = Finding("Headrace", value, "note" if remedy else "good", remedy, details)
-    return (pillow, ours)
+    if decoding.headrace_missing:
+        return (pillow, Finding("Headrace", "no usable native library", "bad", decoding.headrace_missing))
+    rate = decoding.headrace_per_core
+    if rate is None:
+        return (pillow,)  # it isn't installed
+    details = {"per_core": rate}
+    return (pillow, Finding("Headrace", f"{rate:,.0f} per second and core", "good", details=details))
 
 
 def _number(limit: int | None) -> str:
@@ -189,7 +180,7 @@ def examine(machine: Machine) -> Checkup:
         shared_memory_finding(machine.shared, cores),
         files_finding(machine.files, cores),
     )
-    sections = [(machine.cores.processor, of_cores), ("decoding", decoding_findings(decoding, worth))]
+    sections = [(machine.cores.processor, of_cores), ("decoding", decoding_findings(decoding))]
     for one in machine.storages:
         sections.append((str(one.path), storage_findings(one, decoding, worth, machine.memory.available)))
     sections.append(("torch and GPU", (torch_finding(machine.torch, machine.gpus),)))

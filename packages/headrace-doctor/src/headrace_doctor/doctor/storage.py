@@ -56,7 +56,7 @@ def storage_findings(
         findings.append(Finding("reads", text, "unknown", "Use the folder of the whole data set."))
         return tuple(findings)
     by_pillow = cores * decoding.pillow_per_core * decoding.image_bytes
-    by_headrace = cores * decoding.native.per_core * decoding.image_bytes if decoding.native else by_pillow
+    by_headrace = cores * (decoding.headrace_per_core or decoding.pillow_per_core) * decoding.image_bytes
     random = _random_finding(storage, storage.rates, (by_pillow, by_headrace), cores, available)
     return (*findings, random)
 

@@ -6,7 +6,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -145,7 +144,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
     )
     memory = Memory(psutil.virtual_memory().total, machine.memory_limit(), machine.available_memory())
     progress("decoding JPEGs")
-    decoding = measure_decoding(cores.usable)
+    decoding = measure_decoding()
     progress("asking torch")
     build = torch_build()
     return Machine(
@@ -184,19 +183,6 @@ def torch_build() -> TorchBuild:
 
 
 @dataclass(frozen=True)
-class NativeDecoding:
-    """The native library's rates, in images per second.
-
-    Attributes:
-        per_core: rate of one core.
-        together: rate of all usable cores at once.
-    """
-
-    per_core: float
-    together: float
-
-
-@dataclass(frozen=True)
 class Decoding:
     """Decoding rates of this machine.
 
@@ -205,8 +191,8 @@ class Decoding:
         image_bytes: mean size of their files.
         pillow_per_core: images per second by Pillow on one core.
         pillow_turbo: version of Pillow's libjpeg-turbo, or None if it has another, slower libjpeg.
-        native: rates of `headrace.decode_image`, or None if it can't be measured.
-        native_missing: why it can't; "" if it can, or if Headrace isn't installed.
+        headrace_per_core: the same by `headrace.decode_image`, or None if it can't be measured.
+        headrace_missing: why it can't; "" if it can, or if Headrace isn't installed.
     """
 
     width: int
@@ -214,16 +200,16 @@ class Decoding:
     image_bytes: float
     pillow_per_core: float
     pillow_turbo: str | None
-    native: NativeDecoding | None
-    native_missing: str = ""
+    headrace_per_core: float | None
+    headrace_missing: str = ""
 
 
-def measure_decoding(cores: int) -> Decoding:
-    """Decodes whole images to RGB for about 1.5 s; `cores`: threads for the rate of all together."""
+def measure_decoding() -> Decoding:
+    """Decodes whole images to RGB on one core for about a second."""
     files = images(IMAGES)
     native, missing = None, ""
     try:
-        native = _native_decoding(files, cores)
+        native = _per_core(_by_headrace, files)
     except ModuleNotFoundError as error:
         if error.name != "headrace":
             raise
@@ -235,8 +221,8 @@ def measure_decoding(cores: int) -> Decoding:
         image_bytes=sum(map(len, files)) / len(files),
         pillow_per_core=_per_core(_by_pillow, files),
         pillow_turbo=features.version_feature("libjpeg_turbo") if features.check("libjpeg_turbo") else None,
-        native=native,
-        native_missing=missing,
+        headrace_per_core=native,
+        headrace_missing=missing,
     )
 
 
@@ -268,6 +254,12 @@ def _by_pillow(file: bytes) -> None:
         image.convert("RGB")
 
 
+def _by_headrace(file: bytes) -> None:
+    import headrace
+
+    headrace.decode_image(torch.frombuffer(bytearray(file), dtype=torch.uint8), "RGB")
+
+
 def _per_core(decode: Callable[[bytes], object], files: Sequence[bytes]) -> float:
     """Images per second of the thread's own processor time, so that others' load doesn't count."""
     for file in files:
@@ -278,29 +270,3 @@ def _per_core(decode: Callable[[bytes], object], files: Sequence[bytes]) -> floa
             decode(file)
         done += len(files)
     return done / spent
-
-
-def _native_decoding(files: Sequence[bytes], cores: int) -> NativeDecoding:
-    import headrace
-
-    def decode(file: bytes) -> torch.Tensor:
-        return headrace.decode_image(torch.frombuffer(bytearray(file), dtype=torch.uint8), "RGB")
-
-    return NativeDecoding(_per_core(decode, files), _together(decode, files, cores))
-
-
-def _together(decode: Callable[[bytes], object], files: Sequence[bytes], cores: int) -> float:
-    """Images per second of wall time by threads on all cores: decoding releases the GIL."""
-    end = time.perf_counter() + DECODING_SECONDS
-
-    def work(first: int) -> int:
-        done = 0
-        while done == 0 or time.perf_counter() < end:
-            decode(files[(first + done) % len(files)])
-            done += 1
-        return done
-
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(cores) as pool:
-        done = sum(pool.map(work, range(cores)))
-    return done / (time.perf_counter() - begin)
