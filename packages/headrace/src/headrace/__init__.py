@@ -53,7 +53,7 @@ _MOVED = {"diagnose": "headrace_doctor.diagnose (pip install headrace-doctor)"}
 
 
 def _version() -> str:
-    """Of the package that is installed."""
+    """The version of the package that is installed."""
     from importlib import metadata
 
     try:

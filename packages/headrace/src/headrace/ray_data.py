@@ -252,7 +252,7 @@ def levels_plan(dataset: Any) -> Plan:
 
 
 def left_over(plan: Plan) -> ValueSegment | None:
-    """What is still to be done to the images of a plan of `levels`, or None if nothing is.
+    """The rest of the work on the images of a plan of `levels`, or None if there is none.
 
     Raises:
         ConfigError: it needs more than the images.
@@ -278,7 +278,7 @@ def _levels_of(data: Any, plan: Plan) -> Any:
 
 
 def _processors() -> int:
-    """That Ray has given to this actor; 1 outside of one."""
+    """The number of processors that Ray has given to this actor; 1 outside of one."""
     try:
         import ray
     except ImportError:
@@ -304,7 +304,7 @@ def _check(dataset: Any, seed: int, epoch: int, batch_size: int | None, on_error
 
 
 def _as_columns(batch: Any, names: tuple[str, ...]) -> Columns:
-    """What torch's default collation has made, as columns."""
+    """Columns of a batch that torch's default collation has made."""
     if isinstance(batch, Mapping):
         return {str(name): _array(str(name), part) for name, part in batch.items()}
     parts = batch if isinstance(batch, (list, tuple)) else [batch]

@@ -26,7 +26,7 @@ NO_STAGES = (
 
 
 class SampleKey(NamedTuple):
-    """All that the random parameters of a sample depend on.
+    """Key of the random parameters of a sample, which depend on nothing else.
 
     Attributes:
         seed, epoch: seed and epoch of the loader; see `headrace.DataLoader`.
@@ -367,7 +367,7 @@ def _epoch_table(epochs: tuple[EpochStats, ...]) -> list[str]:
 
 
 class Work(NamedTuple):
-    """What worker processes have done.
+    """Work of worker processes.
 
     Attributes:
         batches: number of batches made, without the first of each process.
@@ -407,7 +407,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class LazyCounts:
-    """How samples of a dataset in Python came to be, in worker processes.
+    """Counts of how worker processes made the samples of a dataset that runs as Python.
 
     Attributes:
         opened: image files that were opened and not decoded at once.
@@ -460,7 +460,7 @@ class TraceEvent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EntryPoints:
-    """Where decoding may start inside each JPEG file of a source; see docs/entry-points.md.
+    """Points at which decoding may start inside each JPEG file of a source; see docs/entry-points.md.
 
     Attributes:
         data: packed entry points of all files: uint8.

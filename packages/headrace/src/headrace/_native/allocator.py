@@ -10,7 +10,7 @@ LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc refuses more
 
 
 def keep_freed_memory(nbytes: int) -> bool:
-    """From now on up to `nbytes` of memory that was freed stay with this process, for its next allocations.
+    """Keeps up to `nbytes` of freed memory with this process, for its next allocations.
 
     By default glibc returns the memory of large arrays to the kernel when they are freed. The tensors of a
     batch are all freed at once, so that each page of the next ones has to be asked for, and cleared, again:

@@ -34,7 +34,7 @@ def missing_formats() -> str:
 
 
 def pillow_resizes_vertically_first() -> bool:
-    """Whether the installed Pillow may run the vertical pass of a resize first (13.0, its PR 9549)."""
+    """True if the installed Pillow may run the vertical pass of a resize first (13.0, its PR 9549)."""
     return int(PIL.__version__.split(".")[0]) >= 13
 
 

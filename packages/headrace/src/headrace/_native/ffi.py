@@ -158,7 +158,7 @@ def op(
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was drawn for an image.
+    """Numbers that were drawn for an image.
 
     Attributes:
         values: float64 [ops, abi.DRAWS].
@@ -171,7 +171,7 @@ class Drawn:
 
 
 class Pipeline:
-    """What happens to every sample: hr_pipeline and the memory that it points to.
+    """The steps for every sample: hr_pipeline and the memory that it points to.
 
     Args:
         ops: at most 64, in order.
@@ -214,7 +214,7 @@ class Pipeline:
         self.pointer = ctypes.pointer(self.struct)
 
     def draw(self, key: SampleKey, width: int, height: int) -> Drawn | None:
-        """What is drawn for the sample of `key`, of width × height pixels, or None if torchvision raises an
+        """Draws for the sample of `key`, of width × height pixels; returns None if torchvision raises an
         error for an image of that size."""
         values = np.zeros((self.struct.op_count, abi.DRAWS))
         size = (c_int32 * 2)()
@@ -254,7 +254,7 @@ class Pipeline:
 
 
 class Source:
-    """Where the samples' bytes are: hr_source and the memory that it points to."""
+    """Places of the samples' bytes: hr_source and the memory that it points to."""
 
     def __init__(self, struct: abi.Source, keep: object, entries: EntryPoints | None = None) -> None:
         self.struct = struct
@@ -401,7 +401,7 @@ class Batch:
     _keep: object = field(repr=False)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether all samples are dealt with, at most `timeout_ms` from now (0: without waiting)."""
+        """Waits at most `timeout_ms` for the batch. Returns True if all samples are dealt with."""
         if not self._handle:
             return True
         code = library().hr_batch_wait(self._handle, timeout_ms)
@@ -428,7 +428,7 @@ class Batch:
 
 
 class ImageFacts(NamedTuple):
-    """What the index of a pack holds of an image file.
+    """Facts of an image file that the index of a pack holds.
 
     Attributes:
         checksum: CRC-32 of the file, as zlib's.
@@ -537,6 +537,6 @@ def image_decode(
 
 
 def image_decodes(data: bytes) -> bool:
-    """Whether Pillow is certain to decode all of this file without an error. False for whatever is unusual.
+    """True if Pillow is certain to decode all of this file without an error; False for whatever is unusual.
     Of a WebP it is only known that it is complete."""
     return bool(library().hr_image_check(data, len(data)) == abi.OK)

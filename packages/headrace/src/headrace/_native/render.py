@@ -63,8 +63,8 @@ class DecodedImage:
         ffi.check(ffi.library().hr_pixels_decode(data, len(data), decoders, self._address, *size))
 
     def render(self, jobs: Sequence[RenderJob]) -> list[bool]:
-        """Whether native code made the image of each job. Several threads may call it at the same time.
-        Raises NativeError: a box leaves the image; no image is made then."""
+        """Makes an image for each job; returns whether it could. Several threads may call it at once.
+        Raises NativeError if a box leaves the image; no image is made then."""
         structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
         ffi.check(ffi.library().hr_pixels_render(self._address, *self._size, structs, len(jobs)))
         return [struct.code == abi.OK for struct in structs]

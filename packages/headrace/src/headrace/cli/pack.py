@@ -23,14 +23,14 @@ NAMED = 20
 
 
 class Format(str, Enum):
-    """Of a pack."""
+    """Formats of a pack."""
 
     TAR = "tar"
     LMDB = "lmdb"
 
 
 class Encoding(str, Enum):
-    """Of images that are re-encoded."""
+    """Formats of images that are re-encoded."""
 
     PNG = "png"
     JPEG = "jpeg"

@@ -1,4 +1,4 @@
-"""What verbs have in common: what they show while they work, `--json`, and how they end."""
+"""Common parts of verbs: progress bars, `--json`, and exit codes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def failing(verb: str, console: Console) -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str:
-    """Its message, without Python's "[Errno 2]" before the name of a file."""
+    """The message of an error, without Python's "[Errno 2]" before the name of a file."""
     if isinstance(error, OSError) and isinstance(error.filename, str) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

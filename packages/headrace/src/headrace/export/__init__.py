@@ -1,4 +1,4 @@
-"""What loaders count, for the tools that draw it: Prometheus, TensorBoard, Perfetto. See docs/stats.md.
+"""Statistics of loaders for the tools that draw them: Prometheus, TensorBoard, Perfetto. See docs/stats.md.
 
 >>> import headrace.export
 >>> server = headrace.export.MetricsServer({"train": train, "val": val}, port=9400)  # doctest: +SKIP

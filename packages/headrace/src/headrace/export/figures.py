@@ -1,4 +1,4 @@
-"""What `headrace top` shows of one loader: counters, so that rates are differences of two snapshots."""
+"""Figures of one loader for `headrace top`: counters, so that rates are differences of two snapshots."""
 
 from __future__ import annotations
 

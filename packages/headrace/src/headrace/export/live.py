@@ -50,13 +50,15 @@ _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
 
 
 def address(uid: int) -> str:
-    """What the names of the sockets of a user's jobs begin with. The rest tells the jobs apart: the number of
-    the process alone wouldn't, if containers share the host's network."""
+    """The beginning of the names of the sockets of a user's jobs.
+
+    The rest tells the jobs apart: a process number alone wouldn't, if containers share the host's network.
+    """
     return f"\0headrace/{uid}/"
 
 
 def publish(loader: T, figures: Callable[[T], Json]) -> None:
-    """From now on `figures(loader)` is part of what this process answers, as long as the loader lives.
+    """Makes `figures(loader)` part of what this process answers, as long as the loader lives.
 
     Called for every iterator: the first call in a process begins to listen.
 
@@ -171,8 +173,8 @@ class Job:
         self.name = name
 
     def ask(self) -> Json | None:
-        """What its loaders have counted, in the format of `headrace.export.figures`, or None if it is gone
-        or doesn't answer.
+        """Returns what its loaders have counted, in the format of `headrace.export.figures`, or None if it is
+        gone or doesn't answer.
 
         Raises:
             ConfigError: another version of Headrace answers.

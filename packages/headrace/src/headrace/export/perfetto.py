@@ -55,7 +55,7 @@ def _label(batch: BatchTimes) -> Json:
 
 
 def _steps(events: list[TraceEvent]) -> Iterator[Json]:
-    """What the user did between two waits of one thread for one iterator."""
+    """Yields what the user did between two waits of one thread for one iterator."""
     latest: dict[int, TraceEvent] = {}
     for event in events:
         if event.batch is None:
@@ -81,7 +81,7 @@ def _stages(events: list[TraceEvent]) -> Iterator[Json]:
 
 
 def _batches(events: list[TraceEvent]) -> Iterator[Json]:
-    """Those whose times are known, from the first that is."""
+    """Yields the phases of batches whose times are known, from the first that is."""
     for event in events:
         batch = event.batch
         if batch is None:

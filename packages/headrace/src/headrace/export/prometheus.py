@@ -89,11 +89,11 @@ class HasStats(Protocol):
     """A `headrace.DataLoader`."""
 
     def stats(self) -> LoaderStats:
-        """What was done so far, for any thread."""
+        """Statistics so far, for any thread."""
 
 
 class Collector:
-    """What the client library asks for metrics at every scrape; it may be registered with any registry.
+    """Metrics that the client library asks for at every scrape; it may be registered with any registry.
 
     Args:
         loaders: by the name that the label `loader` is to have.
@@ -103,7 +103,7 @@ class Collector:
         self._loaders = dict(loaders)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of all loaders, as of now."""
+        """Yields all metrics of all loaders."""
         from prometheus_client import metrics_core as metrics
 
         stats = {name: loader.stats() for name, loader in self._loaders.items()}

@@ -41,7 +41,7 @@ CHUNK_BYTES = 4_000_000
 
 @dataclass(frozen=True)
 class PackSummary:
-    """What was packed.
+    """The result of packing.
 
     Attributes:
         path: the pack's folder, or its URL.

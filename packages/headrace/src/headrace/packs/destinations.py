@@ -1,4 +1,4 @@
-"""Where a pack is made: in a folder on a disk, or in an object store. What is finished there is kept."""
+"""Places to make packs: folders on a disk or in an object store. Finished shards are kept there."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Destination:
             work.remove([PLAN])
 
     def _continues(self, plan: dict[str, Any]) -> bool:
-        """Whether an earlier run has left work. Raises PackError if that was for another pack."""
+        """Tells if an earlier run has left work. Raises PackError if that was for another pack."""
         if PLAN in _files(self._work):
             earlier = json.loads(self._work.read(PLAN))
         elif not self.in_store and (self._partial / FILE_NAME).is_file():

@@ -1,4 +1,4 @@
-"""What a pack holds, from its index alone."""
+"""The contents of a pack, from its index alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Histogram = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class PackInfo:
-    """What a pack holds.
+    """The contents of a pack.
 
     Attributes:
         path: the pack's folder, or its URL.

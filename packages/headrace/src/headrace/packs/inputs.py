@@ -136,7 +136,7 @@ def stem_of(name: str) -> str:
 
 
 def extension_of(name: str) -> str:
-    """What follows the last dot of the file's name."""
+    """The extension of a file's name, without the dot."""
     _, dot, extension = name.rpartition("/")[2].rpartition(".")
     return extension if dot else ""
 
@@ -323,7 +323,7 @@ class IlsvrcInput(Input):
                     yield stem_of(folder.name), os.path.basename(image.name), image.offset_data, image.size
 
     def _of_val(self) -> Iterator[_Place]:
-        """All images in one folder: the devkit says which class each is of, in the order of their names."""
+        """Yields all images of val, whose classes the devkit lists in the order of their names."""
         with open(self._path, "rb") as file:
             members = [member for member in read_members(file, self._path) if member.isreg()]
         members.sort(key=lambda member: os.path.basename(member.name))

@@ -56,7 +56,7 @@ def parse_value(data: Any, key: str, where: str) -> Sample:
 
 
 def read_object(data: Any) -> Any:
-    """What msgpack bytes hold, or None if they are none."""
+    """The object in msgpack bytes, or None if they are none."""
     msgpack = require("msgpack", "lmdb")
     try:
         return None if data is None else msgpack.unpackb(data, raw=False)
@@ -90,7 +90,7 @@ class LmdbShards:
             self._path.unlink()
 
     def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
-        """What the LMDB holds of a sample, and where in that its image begins. For any thread."""
+        """The value of a sample, and the offset of its image in it. For any thread."""
         data, image_begin = value(sample)
         return (data,), image_begin
 
@@ -121,7 +121,7 @@ class LmdbShards:
             rows.write(part_path(self.folder, shard), 0)
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
-        """What the index says of the file, to which this adds what readers ask for."""
+        """Adds what readers ask for to the file, and describes it for the index."""
         del parts
         count, packb = len(self._layout.items), require("msgpack", "lmdb").packb
         if self._entries() == count:
@@ -218,7 +218,7 @@ class LmdbInput(Input):
             yield Item(text, len(stored), stamp, number, (key.hex(),))  # a key may be any bytes
 
     def _keys(self, transaction: Any) -> list[bytes]:
-        """All keys, in the order that the usual scripts go by."""
+        """Lists all keys, in the order that the usual scripts go by."""
         keys = read_object(transaction.get(b"__keys__"))
         if isinstance(keys, list) and keys:
             return [key if isinstance(key, bytes) else str(key).encode() for key in keys]

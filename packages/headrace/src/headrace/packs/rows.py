@@ -79,7 +79,7 @@ class Packed(NamedTuple):
 
 
 def examine(images: Sequence[bytes]) -> list[ffi.ImageFacts]:
-    """What the index holds of each image; 0 × 0 pixels if it can't be opened: packing judges nothing."""
+    """Examines images for the index; one that can't be opened has 0 × 0 pixels: packing judges nothing."""
     examined = []
     for image, facts in zip(images, ffi.index_images(images), strict=True):
         if not facts.width:  # a format that native code leaves to Pillow
@@ -122,7 +122,7 @@ class Rows:
 
 
 def part_path(folder: Path, shard: int) -> Path:
-    """Where the rows of a shard are kept until the pack in `folder` is whole."""
+    """The file of a shard's rows until the pack in `folder` is whole."""
     return folder / "parts" / f"{shard:06}.arrow"
 
 
@@ -190,7 +190,7 @@ def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uin
 
 
 def _on_disk(arrays: Sequence[pa.Array], path: Path) -> pa.Array:
-    """All of `arrays` (of bytes) as one, whose bytes lie in the file `path`: they may exceed the memory."""
+    """Joins `arrays` of bytes as one whose bytes lie in the file `path`: they may exceed the memory."""
     ends, total = [np.zeros(1, np.int64)], 0
     with naming(path), open(path, "wb") as file:
         for array in arrays:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +47,7 @@ class StoredPack:
 
     @property
     def in_store(self) -> bool:
-        """Whether its shards are objects of a store."""
+        """True if its shards are objects of a store."""
         return isinstance(self.folder, StoreFolder)
 
     def stamps(self) -> list[int]:
@@ -61,8 +62,11 @@ class StoredPack:
         """The size in bytes of each shard that is there, by name. Raises RemoteError."""
         if self.in_store:
             return {file.name: file.size for file in self.folder.list()}
-        names = [shard.name for shard in self.index.about.shards if Path(self.folder.at(shard.name)).exists()]
-        return {file.name: file.size for file in self.folder.find(names)}
+        sizes = {}
+        for shard in self.index.about.shards:
+            with suppress(PackError):
+                sizes[shard.name] = self.folder.find([shard.name])[0].size
+        return sizes
 
     def shard_of(self, row: int) -> str:
         """The name of the shard that sample `row` is in. Raises PackError if the index names none."""

@@ -40,7 +40,7 @@ def member_stem(key: str) -> str:
 
 
 def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
-    """All members of a sample, headers and padding included, and where in them the image's bytes begin.
+    """The members of a sample, headers and padding included, and the offset of the image's bytes in them.
 
     In pieces, to be written one after the other: joining them would copy the image. Raises PackError for a
     key that leads out of the folder.
@@ -70,7 +70,7 @@ def parse_label(data: bytes) -> int:
 
 
 def _header(name: str, size: int) -> bytes:
-    """What stands before a member's data: one block, or three if ustar's fields are too small for it.
+    """The header before a member's data: one block, or three if ustar's fields are too small for it.
 
     Without owner and time: the same samples give the same bytes, whoever packs them and whenever. (The module
     tarfile takes 0.1 ms for a header, holds the interpreter's lock, and its bytes differ between versions.)
@@ -144,7 +144,7 @@ class TarShards:
         rows.write(part_path(self.folder, shard), size + len(END))
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
-        """What the index says of the files."""
+        """Describes the files for the index."""
         return tuple(Shard(shard_name(i), part.shard_bytes) for i, part in enumerate(parts))
 
 

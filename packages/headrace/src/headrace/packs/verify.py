@@ -110,7 +110,7 @@ class Comparison:
             yield Problem(FILE_NAME, "", "the classes' names differ from the source's")
 
     def notes(self) -> list[str]:
-        """What could not be compared, for users."""
+        """Remarks on what could not be compared, for users."""
         count = len(self._not_compared)
         return [f"{count:,} images were re-encoded with loss: their pixels were not compared."] * (count > 0)
 
@@ -128,7 +128,7 @@ class Comparison:
 
 
 def _other(sample: Sample) -> list[tuple[str, bytes]]:
-    """All fields but the label, which sources may keep in another form."""
+    """The fields but the label, which sources may keep in another form."""
     return sorted(field for field in sample.fields if field[0] != "cls")
 
 
@@ -190,7 +190,7 @@ def verify(
 
 
 def has_checksums(index: PackIndex) -> bool:
-    """Whether the images' checksums were made: not if an index was made from headers alone."""
+    """True if the index has checksums of images: not if it was made from headers alone."""
     return bool(index.about.made.get("checksums", True))
 
 

@@ -1,4 +1,4 @@
-"""What a training run is: plain values, checked once. The options of `headrace train` are made from them."""
+"""The settings of a training run: plain values, checked once, and the options of `headrace train`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MAY_CHANGE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         steps: number of optimizer steps, those before a resume included.
@@ -160,7 +160,7 @@ class Trainer:
         return outcome
 
     def _train_epoch(self) -> None:
-        """What is left of the epoch, to its last whole step."""
+        """Trains the rest of the epoch, to its last whole step."""
         end = (self.epoch + 1) * self.steps_per_epoch
         every = self.recipe.checkpoint_every
         if self.step == end:
@@ -277,7 +277,7 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
     def _parts(self) -> dict[str, Any]:
-        """What a checkpoint holds the state of."""
+        """The parts whose states a checkpoint holds."""
         names = ("model", "optimizer", "scheduler", "scaler", "loader", "average")
         return {name: getattr(self, name) for name in names}
 
@@ -328,8 +328,8 @@ class Trainer:
 
 
 def counts(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of a batch, [n, classes] and [n]: how often the class was the likeliest, and among the five likeliest,
-    the sum of the losses without smoothing, and the number of images: float64 [4]."""
+    """Counts of a batch, [n, classes] and [n]: how often the class was the likeliest, and among the five
+    likeliest, the sum of the losses without smoothing, and the number of images: float64 [4]."""
     hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
     return torch.stack([hits[:, 0].sum(), hits.sum(), loss.double(), loss.new_tensor(len(labels)).double()])

@@ -1,4 +1,4 @@
-"""What a run is made of: images of folders or packs, models of torchvision or timm, what optimizes them."""
+"""The parts of a run: images of folders or packs, models of torchvision or timm, and their optimizers."""
 
 from __future__ import annotations
 

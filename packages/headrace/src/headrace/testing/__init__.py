@@ -1,4 +1,4 @@
-"""For tests of your own: what was drawn for a sample, and the sample as torchvision makes it from that.
+"""Helpers for user tests: what was drawn for a sample, and the sample as torchvision makes it from that.
 
 >>> import headrace.testing
 >>> loader = headrace.DataLoader(ImageFolder(...), batch_size=8, seed=0)  # doctest: +SKIP

@@ -28,7 +28,7 @@ from headrace.transforms.random_erasing import draw_boxes, draw_noise
 def draws(
     loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0
 ) -> tuple[tuple[Op, Draw], ...]:
-    """What is drawn for each step of sample `index` in `epoch`: the crop's box, the flip and so on.
+    """Returns what is drawn for each step of sample `index` in `epoch`: the crop's box, the flip and so on.
 
     Args:
         loader: natively planned, as a whole or as far as `explain()` says; the steps after that draw from
