@@ -18,8 +18,8 @@ from torch.utils.data import default_collate, default_convert
 from headrace._torch_compat import default_collate_functions, default_collation_changed
 from headrace.config import LoaderConfig
 from headrace.device.place import resolve_device
-from headrace.device.postprocess import Postprocess, in_turn
-from headrace.device.prefetcher import DevicePrefetcher
+from headrace.device.postprocess import Postprocess
+from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.device.resident import Residence
 from headrace.engine.advice import WorkersAdvice, advise
 from headrace.engine.caller_stream import CallerStream, GatherStream
@@ -47,7 +47,7 @@ from headrace.plan import Plan, make_plan
 from headrace.plan.environment import starts_processes, workers_of
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
-from headrace.records import LazyCounts, LoaderStats
+from headrace.records import BatchKeys, LazyCounts, LoaderStats
 
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
@@ -212,11 +212,14 @@ class StreamBuilder:
                 self._slots = Slots(nbytes, pinned=config.pin_memory, keep=KEPT)
             return self._slots.take(nbytes)
 
-        prepare = in_turn(
-            None if values is None or plan.runs_python or values.where != "device" else Postprocess(values),
-            ApplyTable(values, take) if values is not None and plan.runs_python else None,
-            cast if plan.native is None and not cast.changes_nothing() else None,
-        )
+        steps: list[Step] = []
+        if values is not None and plan.runs_python:
+            steps.append(ApplyTable(values, take))
+        elif values is not None and values.where == "device":
+            steps.append(Postprocess(values))
+        if plan.native is None and not cast.changes_nothing():
+            steps.append(cast)
+        prepare = partial(_in_turn, steps) if steps else None
         finish = None
         if config.batch_transform is not None:
             finish = BatchTransform(config.batch_transform, resolve_device(config.device))
@@ -344,3 +347,9 @@ class StreamBuilder:
         if self._collate is None or self._collate.options != options:
             self._collate = ReusingCollate(pinned=config.pin_memory, keep=keep, alone=alone)
         return self._collate
+
+
+def _in_turn(steps: list[Step], batch: Any, keys: BatchKeys | None) -> Any:
+    for step in steps:
+        batch = step(batch, keys)
+    return batch

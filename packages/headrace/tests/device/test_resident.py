@@ -64,7 +64,7 @@ def test_auto_takes_an_eighth_of_what_is_free(free: dict[str, int | None]) -> No
     free["bytes"] = None
     unknown = Residence(META, "auto")
     assert unknown.settle(small) is small
-    assert "doesn't tell" in unknown.reason
+    assert "doesn't report" in unknown.reason
 
 
 def test_true_insists_and_false_never(free: dict[str, int | None]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.device.prefetcher import Step
 from headrace.plan.segments import ErasingStep, Plan, ValueSegment
 from headrace.records import BatchKeys
 from headrace.transforms.random_erasing import draw_boxes, draw_noise
@@ -15,22 +14,8 @@ from headrace.transforms.random_erasing import draw_boxes, draw_noise
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def in_turn(*steps: Step | None) -> Step | None:
-    """`steps` one after another, leaving out what is None; None if all are."""
-    wanted = [step for step in steps if step is not None]
-    if len(wanted) < 2:
-        return wanted[0] if wanted else None
-
-    def run(batch: Any, keys: BatchKeys | None) -> Any:
-        for step in wanted:
-            batch = step(batch, keys)
-        return batch
-
-    return run
-
-
 def host_postprocess(plan: Plan) -> Postprocess | None:
-    """What is left to do to batches on the host, before any copy to a device; None for nothing."""
+    """What is left to do to batches on the host, before any copy to a device, or None if nothing is."""
     values = plan.values
     return None if values is None or values.where == "device" else Postprocess(values)
 
@@ -49,11 +34,8 @@ class Postprocess:
         return [self.images(batch[0], keys), *batch[1:]]
 
     def images(self, images: torch.Tensor, keys: BatchKeys | None) -> torch.Tensor:
-        """Images [n, channels, height, width], done; without a table the given tensor may be changed.
-
-        Args:
-            keys: of the samples; needed for erasing.
-        """
+        """Images [n, channels, height, width], done; without a table the given tensor may be changed. Erasing
+        needs the samples' keys."""
         segment = self._segment
         if self._values is not None:
             if self._table is None or self._table.device != images.device:
@@ -108,16 +90,8 @@ def look_up_batch(
     values: torch.Tensor,
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """`images` with each level replaced by its value.
-
-    Args:
-        images: uint8 [n, channels, height, width], with any strides.
-        values: [channels, 256] of any dtype, on the device of `images`.
-        memory_format: of the result: `torch.contiguous_format` or `torch.channels_last`.
-
-    Returns:
-        [n, channels, height, width] of the dtype of `values`; bit for bit `headrace.plan.pointwise.look_up`.
-    """
+    """`images`, uint8 [n, channels, height, width] with any strides, each level replaced by its value, of
+    `values`, [channels, 256] on the same device. Bit for bit `headrace.plan.pointwise.look_up`."""
     result = torch.empty(images.shape, dtype=values.dtype, device=images.device, memory_format=memory_format)
     if images.device.type == "cpu":
         _look_up_on_cpu(images, values, result)

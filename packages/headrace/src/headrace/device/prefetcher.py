@@ -26,21 +26,13 @@ Step = Callable[[Any, BatchKeys | None], Any]
 
 @dataclass(eq=False, slots=True)
 class SentBatch:
-    """A batch on its way; to be given to `DevicePrefetcher.receive` once.
+    """A batch on its way; to be given to `DevicePrefetcher.receive` once."""
 
-    Attributes:
-        data: the batch, its tensors on the device; what `late` names is still where it was.
-        keys: of its samples; None: not known.
-        ready: happens when `data` is whole; None: it is already.
-        made: tensors and objects whose memory belongs to the feed's stream.
-        late: leaves, by id, that are to be moved on the consumer's stream.
-    """
-
-    data: Any
+    data: Any  # its tensors on the device; what `late` names is still where it was
     keys: BatchKeys | None
-    ready: torch.Event | None = None
-    made: list[Any] = field(default_factory=list)
-    late: dict[int, Any] = field(default_factory=dict)
+    ready: torch.Event | None = None  # happens when `data` is whole, or None if it is already
+    made: list[Any] = field(default_factory=list)  # what has memory that belongs to the side stream
+    late: dict[int, Any] = field(default_factory=dict)  # leaves, by id, to be moved on the consumer's stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +51,12 @@ class DevicePrefetcher:
     has no second stream, `send` copies and waits. On the CPU tensors stay as they are.
 
     Args:
-        device: None: batches stay where they were made. An accelerator without an index: the current one.
-        prepare: what is left to do to the batch on the device, by us: called with the batch and its keys on
-            the side stream, so that it overlaps with the training step, too. On the device it may read the
-            tensors of the batch and those that it made itself, no others.
+        device: None if batches stay where they were made; without an index the current accelerator.
+        prepare: what is left to do to the batch on the device, by us, on the side stream. There it may read
+            the tensors of the batch and those that it made itself, no others.
         finish: the same by the user: called by `receive`, on the consumer's stream.
-        ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
-            do if every batch were there in time; the second covers one that is late.
-
-    Attributes:
-        copied_bytes: bytes of all tensors seen to be sent to the device; those that were there don't count.
+        ahead: batches to be sent before they are asked for. One would do if every batch were there in time;
+            the second covers one that is late.
 
     Raises:
         ConfigError: the device isn't there; see `place.check_device`.
@@ -90,15 +78,12 @@ class DevicePrefetcher:
         self._stream = None if streamless else torch.Stream(device=self.device)
         self.ahead = 0 if streamless else ahead
         self._flights: deque[_Flight] = deque()
-        self.copied_bytes = 0
+        self.copied_bytes = 0  # of tensors that weren't there already
         self._copy_seconds = 0.0
 
     @property
     def copy_seconds(self) -> float:
-        """Device time of the copies that are known to be over; 0 on devices without streams.
-
-        With these two a rate is ``copied_bytes / copy_seconds``, once `close` has waited for the last copy.
-        """
+        """Device time of the copies that are known to be over; 0 on devices without streams."""
         self._land()
         return self._copy_seconds
 
@@ -149,10 +134,10 @@ class DevicePrefetcher:
     def _wait_for_others(self, kept: list[Any], user: torch.Stream) -> None:
         """Lets the side stream read tensors that were on the device already, made on the `user`'s."""
         assert self._stream is not None
-        found = [t for t in kept if isinstance(t, torch.Tensor) and t.device == self.device]
-        if found:
+        there = [t for t in kept if isinstance(t, torch.Tensor) and t.device == self.device]
+        if there:
             self._stream.wait_stream(user)
-            for tensor in filter(_is_plain, found):
+            for tensor in filter(_is_plain, there):
                 tensor.record_stream(self._stream)
 
     def _made_since(self, before: list[Any], data: Any) -> list[torch.Tensor]:

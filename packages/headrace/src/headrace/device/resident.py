@@ -17,21 +17,13 @@ SHARE = 1 / 8
 
 
 class Residence:
-    """Keeps a gathered dataset's tensors on `device` from epoch to epoch.
-
-    Args:
-        device: with an index, where it is an accelerator. On the CPU everything is there already.
-        wanted: "auto": what fits in an eighth of the memory that is free when the first epoch begins. True:
-            whatever its size. False: nothing.
-
-    Attributes:
-        reason: in words, what was decided last.
-    """
+    """Keeps a gathered dataset's tensors on `device` from epoch to epoch: always if `wanted` is True, never
+    if it is False, with "auto" if they fit in an eighth of the memory that is free at the first epoch."""
 
     def __init__(self, device: torch.device, wanted: Resident) -> None:
         self.device = device
         self.wanted = wanted
-        self.reason = "not decided yet"
+        self.reason = "not decided yet"  # in words, what was decided last
         self._hosts: tuple[tuple[torch.Tensor, int], ...] = ()
         self._there: tuple[torch.Tensor, ...] = ()
         self._decided: dict[int, bool] = {}  # by bytes: later the free memory is less by what is there
@@ -40,10 +32,7 @@ class Residence:
         """`plan` with its tensors on the device, and what is done to a batch done there; or `plan` itself.
 
         Tensors are copied again in an epoch before which they were changed, or made again (as those of NumPy
-        arrays are each time). Changes during an epoch aren't seen.
-
-        Raises:
-            ConfigError: True was asked for, and it doesn't fit.
+        arrays are each time). Raises ConfigError if they must be there and don't fit.
         """
         gather = plan.gather
         assert gather is not None
@@ -81,7 +70,7 @@ class Residence:
         free = free_memory(self.device)
         size = f"{nbytes / 1e6:,.0f} MB"
         if free is None:
-            self.reason = f"{size}; {self.device} doesn't tell how much memory is free"
+            self.reason = f"{size}; {self.device} doesn't report how much memory is free"
             return self.wanted is True
         share = 1.0 if self.wanted is True else SHARE
         fits = nbytes <= free * share
@@ -99,6 +88,6 @@ class Residence:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes free on an accelerator; None where it doesn't tell."""
-    tell = getattr(torch.get_device_module(device), "mem_get_info", None)
-    return None if tell is None else int(tell(device)[0])
+    """Bytes free on an accelerator, or None if it doesn't report that."""
+    report = getattr(torch.get_device_module(device), "mem_get_info", None)
+    return None if report is None else int(report(device)[0])

@@ -21,11 +21,8 @@ Move = Literal["none", "blocking", "non_blocking"]
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
-    """`value` with each leaf replaced by ``function(leaf)``.
-
-    Types are kept: subclasses of dict and list, named tuples, frozen dataclasses. A container none of whose
-    leaves changed is returned itself, not a copy; one that can't be copied becomes a plain dict or tuple.
-    """
+    """`value` with each leaf replaced by ``function(leaf)``. Types are kept, but a container that can't be
+    made again becomes a plain dict or tuple; one none of whose leaves changed is returned itself."""
     if is_leaf(value):
         return function(value)
     if isinstance(value, Mapping):
@@ -85,17 +82,14 @@ def is_leaf(value: Any) -> bool:
 
 
 def own_move(value: Any) -> Move:
-    """Whether `value`, not a tensor, moves itself, and whether its ``to`` takes ``non_blocking``.
-
-    A ``to`` that doesn't speak of devices is something else: quantities with units have one too. Modules
-    move in place, which a batch must not.
-    """
+    """Whether `value`, not a tensor, moves itself, and whether its ``to`` takes ``non_blocking``."""
     return _own_move(type(value))  # type: ignore[arg-type]  # classes are hashable
 
 
 @lru_cache(maxsize=256)
 def _own_move(cls: type[Any]) -> Move:
     to = getattr(cls, "to", None)
+    # Modules move in place, which a batch must not.
     if not callable(to) or issubclass(cls, (torch.Tensor, torch.nn.Module)):
         return "none"
     try:
@@ -104,18 +98,14 @@ def _own_move(cls: type[Any]) -> Move:
         return "none"
     names = {parameter.name for parameter in parameters}
     anything = bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
-    if "device" not in names and not anything:
+    if "device" not in names and not anything:  # quantities with units have a `to` as well
         return "none"
     keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     return "non_blocking" if keywords or "non_blocking" in names else "blocking"
 
 
 def _map_mapping(value: Mapping[Any, Any], function: Callable[[Any], Any]) -> Any:
-    changed = {}
-    for key, item in value.items():
-        new = map_leaves(item, function)
-        if new is not item:
-            changed[key] = new
+    changed = {key: new for key, item in value.items() if (new := map_leaves(item, function)) is not item}
     if not changed:
         return value
     if isinstance(value, MutableMapping):
@@ -146,14 +136,14 @@ def _map_sequence(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _map_dataclass(value: Any, function: Callable[[Any], Any]) -> Any:
-    clone = None
-    for name in _fields(value):
-        item = getattr(value, name)
-        new = map_leaves(item, function)
-        if new is not item:
-            clone = copy.copy(value) if clone is None else clone
-            object.__setattr__(clone, name, new)  # frozen ones too
-    return value if clone is None else clone
+    parts = {name: getattr(value, name) for name in _fields(value)}
+    changed = {name: new for name, item in parts.items() if (new := map_leaves(item, function)) is not item}
+    if not changed:
+        return value
+    clone = copy.copy(value)
+    for name, new in changed.items():
+        object.__setattr__(clone, name, new)  # frozen ones too
+    return clone
 
 
 def _fields(value: Any) -> list[str]:
