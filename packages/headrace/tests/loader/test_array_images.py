@@ -82,17 +82,6 @@ def test_the_users_target_transform_and_collate_are_called_as_in_torch(cifar: An
     assert same(*(list(loader) for loader in loaders(cifar, collate_fn=collate)))
 
 
-def test_an_epoch_is_resumed_where_it_was_left(cifar: Any) -> None:
-    cifar.transform = CROP
-    whole = list(headrace.DataLoader(cifar, 4, shuffle=True, seed=5, num_workers=2))
-    first = headrace.DataLoader(cifar, 4, shuffle=True, seed=5, num_workers=2)
-    batches = iter(first)
-    begin = [next(batches) for _ in range(2)]
-    second = headrace.DataLoader(cifar, 4, shuffle=True, seed=5, num_workers=1)
-    second.load_state_dict(first.state_dict())
-    assert same([*begin, *second], whole)
-
-
 def inverted(image: Any) -> Any:
     """A step of the user's."""
     return ImageOps.invert(image)
@@ -223,13 +212,6 @@ def test_random_transforms_of_gray_images_are_torchvisions(
     assert images.shape == (COUNT, 1, 28, 28)
     for i, image in enumerate(images):
         assert torch.equal(image, headrace.testing.replay(loader, i))
-
-
-def test_gray_images_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = make_set("MNIST", tmp_path, v1.Compose([v1.CenterCrop(20), v1.ToTensor()]), monkeypatch)
-    native = make_plan(dataset).native
-    assert native is not None
-    assert np.shares_memory(native.source.images, dataset.data.numpy())  # type: ignore[union-attr]
 
 
 def test_a_step_of_the_users_own_gets_a_gray_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
-from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
-from torchvision.datasets.folder import default_loader, pil_loader
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
 from torchvision.datasets.vision import StandardTransform
 
 from headrace._native import ffi
 from headrace._native.decoders import FORMATS, missing_formats
 from headrace.plan.recognize import recognize_dataset
-from headrace.sources.image import ImageDataset
 from headrace.sources.kinds import InTensors, Recognized, Refusal
 from headrace.sources.kinds.lookup import OTHER_CLASS, STREAMED
 from support.images import image_folder
@@ -54,19 +53,6 @@ def test_image_folder(root: Path) -> None:
     assert (result.what, result.note) == ("ImageFolder(n=5)", "5 of 5 files are JPEG by extension")
 
 
-@pytest.mark.parametrize("loader", [default_loader, pil_loader])
-def test_dataset_folder_with_torchvisions_loaders(root: Path, loader: Any) -> None:
-    dataset = DatasetFolder(str(root), loader, extensions=(".jpg",))
-    assert entries(recognized(dataset)) == dataset.samples
-
-
-def test_imagenet_is_recognized_by_its_class(root: Path) -> None:
-    """Its archives aren't needed for that: what it reads is what an ImageFolder reads."""
-    dataset = ImageNet.__new__(ImageNet)
-    dataset.__dict__.update(ImageFolder(root).__dict__)
-    assert recognized(dataset).what == "ImageNet(n=5)"
-
-
 def test_the_attribute_that_is_called_is_the_one_that_is_read(root: Path) -> None:
     """`__getitem__` looks at transform and target_transform; `transforms` is for other datasets."""
     dataset = ImageFolder(root, transform=len)
@@ -74,14 +60,6 @@ def test_the_attribute_that_is_called_is_the_one_that_is_read(root: Path) -> Non
     assert recognized(dataset).transform is len
     dataset.samples = dataset.samples[:2]
     assert recognized(dataset).what == "ImageFolder(n=2)"
-
-
-def test_image_dataset(root: Path) -> None:
-    files = sorted(root.rglob("*.jpg"))
-    dataset = ImageDataset(files, [9, 8, 7, 6, 5], len, abs)
-    result = recognized(dataset)
-    assert entries(result) == list(zip(map(str, files), [9, 8, 7, 6, 5], strict=True))
-    assert (result.transform, result.target_transform) == (len, abs)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +80,6 @@ def test_a_subset_has_the_samples_of_its_indices(root: Path, indices: Any) -> No
     assert entries(result) == [dataset.samples[int(i)] for i in indices]
     assert result.what == f"Subset(n={len(indices)}) of ImageFolder(n=5)"
     assert result.transform is len
-
-
-def test_subsets_of_subsets(root: Path) -> None:
-    dataset = ImageFolder(root)
-    parts = random_split(Subset(dataset, [4, 2, 0]), [2, 1])
-    indices = [dataset.samples[[4, 2, 0][i]] for i in parts[0].indices]
-    assert entries(recognized(parts[0])) == indices
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import transforms
 from torchvision.datasets.folder import pil_loader
 
-import headrace
-from headrace.errors import ConfigError, SampleError
+from headrace.errors import ConfigError
 from headrace.sources.image import ImageDataset
 
 
@@ -60,11 +57,6 @@ def test_labels_default_to_zero_and_may_be_arrays(files: list[Path]) -> None:
         assert [type(label) for _, label in ImageDataset(files, labels)] == [int] * 3  # type: ignore[arg-type, attr-defined]
 
 
-def test_pickles(files: list[Path]) -> None:
-    again = pickle.loads(pickle.dumps(ImageDataset(files, [3, 4, 5])))
-    assert [label for _, label in again] == [3, 4, 5]
-
-
 def test_missing_files_are_counted_and_the_first_few_named(files: list[Path], tmp_path: Path) -> None:
     missing = [tmp_path / f"missing{i}.jpg" for i in range(7)]
     with pytest.raises(FileNotFoundError) as caught:
@@ -90,14 +82,6 @@ def test_construction_asks_the_file_system_nothing(
     assert len(dataset) == 4
     with pytest.raises(FileNotFoundError, match=r"missing\.jpg"):
         dataset[3]
-
-
-def test_a_loader_names_a_missing_file_when_it_is_read(files: list[Path], tmp_path: Path) -> None:
-    transform = transforms.Compose([transforms.Resize((8, 8)), transforms.PILToTensor()])
-    dataset = ImageDataset([files[0], tmp_path / "missing.jpg"], transform=transform)
-    with pytest.raises(SampleError, match=r"missing\.jpg") as caught:
-        list(headrace.DataLoader(dataset))
-    assert caught.value.index == 1
 
 
 def test_a_name_that_isnt_text_can_be_printed(tmp_path: Path) -> None:
