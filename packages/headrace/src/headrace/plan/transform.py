@@ -255,7 +255,7 @@ def _image_ops(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
 
 
 def _extent(items: Sequence[_Item], images: _Images) -> Extent:
-    """Of the image after `items`, the first of which gets `images`."""
+    """The size of the image after `items`, the first of which gets `images`."""
     extents = [item.settled.extent for item in items if item.settled is not None]
     return extents[-1] if extents else images.size
 

@@ -144,7 +144,7 @@ class RandomChoice(Holder):
     """One of `ops`.
 
     Attributes:
-        weights: of each of them; None: all have the same.
+        weights: weight of each of them, or None if all have the same.
     """
 
     weights: tuple[float, ...] | None

@@ -99,7 +99,7 @@ def require_v2(transform: Any) -> None:
 
 
 def mean_problem(before: Extent) -> str:
-    """Why the mean of an image's luma isn't certain; empty: it is."""
+    """Reason why the mean of an image's luma isn't certain, or ""."""
     # Beyond, native code can't say which of torch's additions round.
     known = before.exact and before.height * before.width <= MOST_SUMMED
     return "" if known else f"takes the mean of an image that may have more than {MOST_SUMMED:,} pixels"
@@ -122,7 +122,7 @@ def torch_computes_as_expected(op: ImageOp) -> bool:
 
 
 def native_pixels(op: ImageOp, pixels: Pixels, draw: Draw) -> Pixels | None:
-    """`pixels` after `op`, which keeps their size, with the numbers of `draw`; None: native code refuses."""
+    """`pixels` after `op`, which keeps their size, with the numbers of `draw`, or None if refused."""
     values = np.zeros((1, abi.DRAWS))
     values[0, : len(draw)] = draw
     out = np.empty_like(pixels)
@@ -143,7 +143,7 @@ def lowered(op: ImageOp, inside: int = 0) -> abi.Op:
 
 
 def _run(ops: list[abi.Op], pixels: Pixels, index: int) -> tuple[Pixels, Draw] | None:
-    """`pixels` after one op, as sample `index`, and what was drawn; None where it is left to torchvision."""
+    """`pixels` after one op, as sample `index`, and what was drawn, or None if torchvision does it."""
     height, width, _ = pixels.shape
     drawn = ffi.Pipeline(ops, 1, 1).draw(SampleKey(0, 0, index), width, height)
     if drawn is None:

@@ -150,7 +150,7 @@ class ImageOp(Op):
         numbers that were drawn."""
 
     def extent(self, before: Extent) -> Extent:
-        """Of the image after the op. The default: that before it."""
+        """The size of the image after the op; by default that before it."""
         return before
 
     def channels(self, before: int) -> int:

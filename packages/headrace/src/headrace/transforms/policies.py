@@ -187,7 +187,7 @@ class Policy(ImageOp):
 
 @dataclass(frozen=True)
 class RandAugment(Policy):
-    """`count` operations, one after another, each of the magnitude at `place`; None: of any."""
+    """`count` operations, one after another, each of the magnitude at `place`, or of any."""
 
     count: int
     place: int | None

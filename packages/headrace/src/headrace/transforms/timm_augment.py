@@ -68,7 +68,7 @@ class Shared(NamedTuple):
         return f"{' or '.join(map(filter_text, self.filters))}, fill {self.fill}"
 
     def params(self) -> tuple[float, ...]:
-        """As native code takes them."""
+        """Numbers for native code."""
         filters = (*self.filters, NO_FILTER)
         return (*filters[:2], *self.fill, *self[2:])
 
@@ -86,7 +86,7 @@ class TimmAugment(ImageOp):
     """`steps` of `rows`, one after another; or, where rows are policies of several operations, one of these.
 
     Attributes:
-        weights: of the rows, none of which is chosen twice then; None: all are equally likely each time.
+        weights: weights of the rows, none of which is then chosen twice; or None if all are equally likely.
     """
 
     shared: Shared
@@ -224,7 +224,7 @@ class TimmAugMix(ImageOp):
 
 
 def _rows(operations: Sequence[Operation]) -> npt.NDArray[np.float32]:
-    """As native code takes them."""
+    """Numbers for native code."""
     values = [(OPERATIONS.index(op.name), op.p, op.magnitude) for op in operations]
     return np.array(values, np.float32).ravel()
 
