@@ -250,9 +250,9 @@ wheels: ## Build manylinux wheels for this architecture, as released, with cibui
 	$(PYTHON) -m venv $(BUILD)/cibuildwheel && $(BUILD)/cibuildwheel/bin/python -m pip install -q 'cibuildwheel>=3'
 	$(BUILD)/cibuildwheel/bin/cibuildwheel --platform linux --output-dir dist $(LOADER)
 
-sdist: $(DEV_STAMP) ## Build the source distribution
+sdist: $(DEV_STAMP) ## Build the source distributions, and the doctor's wheel, which is the same for all machines
 	cd $(LOADER) && $(abspath $(BIN))/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' $(CURDIR)/dist
-	cd $(DOCTOR) && $(abspath $(BIN))/python -m hatchling build -t sdist -d $(CURDIR)/dist
+	cd $(DOCTOR) && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist
 
 VERSION ?= next
 DRAFT   ?=
