@@ -34,19 +34,18 @@ ALLOWED: dict[str, set[str]] = {
     "order": BASE,
     "config": BASE | {"order"},
     "_native": BASE,
-    # What records of stores are kept in; what fetches them into it; which datasets do so.
-    "cache": BASE,
-    "remote": BASE | {"cache"},
-    "sources": BASE | {"cache", "remote", "transforms", "_native"},
+    # Object stores and the cache of their records are a folder of it.
+    "sources": BASE | {"transforms", "_native"},
+    "cache": {"sources"},
     "transforms": BASE | {"order", "_native", "_torch_compat"},
     # What is planned depends on what the native library decodes.
     "plan": BASE | {"config", "order", "sources", "transforms", "_native", "_torch_compat"},
-    "packs": BASE | {"remote", "sources", "_native"},
+    "packs": BASE | {"sources", "_native"},
     "device": BASE | {"config", "plan", "transforms", "_torch_compat"},
     # Images outside of any batch: native decoding behind Pillow's interface.
     "lazy": BASE | {"_native", "_torch_compat", "plan", "transforms"},
     "engine": BASE
-    | {"config", "device", "lazy", "order", "plan", "remote", "sources", "transforms"}
+    | {"config", "device", "lazy", "order", "plan", "sources", "transforms"}
     | {"_native", "_torch_compat"},
     "export": BASE,
     "build": BASE | {"config", "device", "engine", "order", "plan", "sources", "_torch_compat"},
@@ -90,7 +89,7 @@ HOLDS = {
     "_torch_compat": "every private name of torch that is used, each with a fallback",
     "_startup": "what Python imports as it starts in the processes of `headrace run`",
     "build": "from a configuration and a plan to a stream of batches",
-    "cache": "records of stores on local disk, shared by all processes of a node ([cache](cache.md))",
+    "cache": "the public names of the cache of records on local disk ([cache](cache.md))",
     "cli": "the command, one file per verb",
     "config": "the loader's arguments, checked and frozen",
     "device": "copies overlapped with the training step ([hazards](hazards.md), [feed](feed.md))",
@@ -105,10 +104,9 @@ HOLDS = {
     "ray_data": "decoding as a stage of Ray Data ([ray](ray.md))",
     "recipes": "the ImageNet recipe, on public names alone ([training](training.md))",
     "records": "plain data: statistics and what was drawn",
-    "remote": "object stores: URLs, requests, retries ([remote](remote.md))",
     "replacement": "`headrace.install()`: Headrace in place of torch's DataLoader ([run](run.md))",
     "run": "loaders that report what they did, for `headrace run`",
-    "sources": "one interface and a file per kind of dataset: files, packs, images in memory, stores",
+    "sources": "a file per kind of dataset: files, packs, images in memory, [object stores](remote.md)",
     "testing": "what was drawn for a sample, and the sample made by torchvision",
     "transforms": "what is known of each transform, listed in `OPS`",
 }
@@ -386,7 +384,6 @@ DANGEROUS = {
 # Messages between processes of one loader, over their own pipes and memory: no data set is read there.
 OWN_PROCESSES = {
     *(ROOT / "engine" / "workers" / f"{name}.py" for name in ("transport", "start", "worker")),
-    ROOT / "remote" / "helper.py",
 }
 
 

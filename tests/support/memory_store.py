@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.remote.access import Access
-from headrace.remote.client import Answer
+from headrace.sources.stores.access import Access
+from headrace.sources.stores.client import Answer
 
 ROOT = "s3://bucket"
 

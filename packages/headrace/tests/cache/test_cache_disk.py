@@ -120,7 +120,7 @@ def test_a_folder_deleted_in_use_is_an_error_that_names_it(tmp_path: Path) -> No
 def test_waiting_for_the_lock_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped while it held the lock holds up no other for ever."""
     cache = Cache(tmp_path, 8 * BLOCK)
-    monkeypatch.setattr("headrace.cache.files.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.sources.stores.cache.files.BUSY_SECONDS", 0.05)
     with (tmp_path / "lock").open("rb") as stopped:
         fcntl.flock(stopped, fcntl.LOCK_EX)
         with pytest.raises(CacheError, match=r"lock .* has been held for 0\.05 s by another process"):

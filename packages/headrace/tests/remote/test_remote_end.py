@@ -13,8 +13,8 @@ from support import object_stores as stores
 
 CLIENT = """
 import sys, threading, time
-from headrace.remote.client import Reader
-from headrace.remote.threads import requests
+from headrace.sources.stores.client import Reader
+from headrace.sources.stores.threads import requests
 options = {"endpoint": sys.argv[1], "access_key_id": "a", "secret_access_key": "b", "region": "r"}
 options["retry_config"] = {"max_retries": 1}
 reader = Reader("s3://bucket", options)

@@ -374,8 +374,8 @@ def test_an_object_that_changes_while_it_is_read_is_reported_and_read_again(
 def test_an_index_that_changes_between_its_pieces_is_reported(
     served: Any, proxy: Proxy, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.remote.access.PIECE", 999)
-    monkeypatch.setattr("headrace.remote.access.PIECES", 1)
+    monkeypatch.setattr("headrace.sources.stores.access.PIECE", 999)
+    monkeypatch.setattr("headrace.sources.stores.access.PIECES", 1)
     folder = served.folder / "bucket" / "changing-pack"
     packs = []
     for seed in (1, 2):

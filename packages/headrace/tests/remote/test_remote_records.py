@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.cache import Record
 from headrace.errors import PackError, RemoteError
-from headrace.remote.lease import Wanted
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.remote import RemotePackSource
+from headrace.sources.stores.cache import Record
+from headrace.sources.stores.lease import Wanted
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
 from support.remote_setting import TRANSFORM
@@ -68,7 +68,7 @@ def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None
 def test_sizes_and_versions_of_single_objects_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.remote.records.MOST_REMEMBERED", 3)
+    monkeypatch.setattr("headrace.sources.stores.records.MOST_REMEMBERED", 3)
     store = MemoryStore({f"{n}.jpg": data_of(n) for n in range(8)})
     records = access_to(store, tmp_path).records()
     objects = [Wanted(f"{ROOT}/{n}.jpg", 0, None, None) for n in range(8)]

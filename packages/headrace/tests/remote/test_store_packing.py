@@ -15,7 +15,7 @@ import headrace
 from headrace.errors import ConfigError, HeadraceError, PackError
 from headrace.packs.info import info
 from headrace.packs.verify import verify
-from headrace.remote.store import Store
+from headrace.sources.stores.store import Store
 from support import object_stores as stores
 from support.command import run_command
 from support.jpegs import image_folder

@@ -16,8 +16,8 @@ from torchvision.datasets.folder import pil_loader
 import headrace
 from headrace._native.decoders import native_formats
 from headrace.plan.recognize import dataset_identity, recognize_dataset
-from headrace.remote import records
 from headrace.sources.kinds import DATASETS, Recognized
+from headrace.sources.stores import records
 from support.array_datasets import SETS, make_set
 from support.equal import same
 from support.extras import integration

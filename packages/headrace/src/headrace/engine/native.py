@@ -27,7 +27,7 @@ from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, NativeStats, SampleKey
-from headrace.remote.lease import Lease
+from headrace.sources.stores.lease import Lease
 
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
 WAIT_SLICE_MS = 100

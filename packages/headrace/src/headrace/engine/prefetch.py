@@ -18,8 +18,8 @@ from headrace.order.batches import IndexBatch
 from headrace.order.permutation import Indices
 from headrace.plan.segments import NativeSegment
 from headrace.records import Extents
-from headrace.remote.lease import WAIT_SLICE, Lease
 from headrace.sources.source import Source
+from headrace.sources.stores.lease import WAIT_SLICE, Lease
 
 # Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller; what the
 # cache doesn't keep is held in memory, in a descriptor for each batch.

@@ -23,8 +23,8 @@ from headrace.packs.on_ray import build_on_ray
 from headrace.packs.rows import Packed, examine, write_index
 from headrace.packs.samples import Input, Layout, Listing, ProgressCallback, in_order, make_layout
 from headrace.packs.tar import TarShards, shard_name
-from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
+from headrace.sources.stores.client import is_url
 
 Shards = TarShards | LmdbShards
 # Numbers of shards, and what each of them holds.

@@ -20,9 +20,9 @@ from headrace.packs.places import DiskFolder
 from headrace.packs.rows import Part, naming, pack_file, part_path
 from headrace.packs.samples import Layout
 from headrace.packs.tar import shard_name
-from headrace.remote.client import is_url
-from headrace.remote.store import Found, Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.stores.client import is_url
+from headrace.sources.stores.store import Found, Store
 
 # What a pack may need on top of the source's bytes: headers and padding of a sample's members, the fixed
 # columns of its row (twice: per shard, and in the index), its entry points (three times, while the index is

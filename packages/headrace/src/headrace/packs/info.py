@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from headrace._arrow import pc
 from headrace.packs.stored import StoredPack
-from headrace.remote.client import is_url
+from headrace.sources.stores.client import is_url
 
 Histogram = tuple[tuple[int, int], ...]
 

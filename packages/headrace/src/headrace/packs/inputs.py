@@ -23,11 +23,11 @@ from headrace.packs.lmdb import FILE, LmdbInput
 from headrace.packs.places import DiskFolder, Folder, StoreFolder
 from headrace.packs.samples import Input, Item, Listing, Sample
 from headrace.packs.stored import StoredPack
-from headrace.remote.client import is_url
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.packed import open_index
 from headrace.sources.reading import read_part
+from headrace.sources.stores.client import is_url
 from headrace.sources.tar_index import read_members
 
 TRAIN, VAL = "ILSVRC2012_img_train", "ILSVRC2012_img_val"

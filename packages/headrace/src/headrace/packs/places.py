@@ -13,8 +13,8 @@ from typing import Any
 from torchvision.datasets.folder import find_classes
 
 from headrace.errors import PackError, RemoteError, printable
-from headrace.remote.store import Found, Store
 from headrace.sources.reading import named
+from headrace.sources.stores.store import Found, Store
 
 
 class DiskFolder:

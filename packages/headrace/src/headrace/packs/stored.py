@@ -16,10 +16,10 @@ from headrace.packs.lmdb import LmdbInput, parse_value
 from headrace.packs.places import DiskFolder, Folder, StoreFolder
 from headrace.packs.samples import Sample
 from headrace.packs.tar import member_stem, parse_label
-from headrace.remote.access import Access
-from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.remote import RemotePackSource
+from headrace.sources.stores.access import Access
+from headrace.sources.stores.client import is_url
 from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, printable
-from headrace.remote.client import is_url
 from headrace.sources.folder import ImageSource
 from headrace.sources.reading import load_file
+from headrace.sources.stores.client import is_url
 
 # How many bad paths an error names: enough to see the pattern, few enough to read.
 NAMED = 5
@@ -102,8 +102,8 @@ class ImageDataset(SourceDataset):
         self.target_transform = target_transform
         if _are_urls(listed):
             # Imported here because files don't need what these import.
-            from headrace.remote.access import Access
             from headrace.sources.remote import RemoteImageSource
+            from headrace.sources.stores.access import Access
 
             access = Access(str(listed[0]), storage_options, cache_dir, cache_bytes)
             self.source = RemoteImageSource.of(self.source, access)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import ConfigError, PackError
-from headrace.remote.client import is_url
 from headrace.sources.image import SourceDataset
 from headrace.sources.pack import PackSource
+from headrace.sources.stores.client import is_url
 
 if TYPE_CHECKING:  # pyarrow, which it needs, is optional
     from headrace.sources.pack_index import PackIndex
@@ -75,7 +75,7 @@ class PackedDataset(SourceDataset):
         self._access: Any = None
         if is_url(path):
             # Only here: what it imports isn't needed for files.
-            from headrace.remote.access import Access
+            from headrace.sources.stores.access import Access
 
             self._access = Access(str(path), storage_options, cache_dir, cache_bytes)
         elif storage_options or cache_dir is not None or cache_bytes is not None:

@@ -12,15 +12,15 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from headrace.cache import Record
 from headrace.errors import PackError
 from headrace.records import RemoteStats
-from headrace.remote.access import Access
-from headrace.remote.lease import Lease, Wanted
-from headrace.remote.records import object_key
 from headrace.sources.folder import ImageSource
 from headrace.sources.pack import PackSource, pack_fields
 from headrace.sources.source import Source
+from headrace.sources.stores.access import Access
+from headrace.sources.stores.cache import Record
+from headrace.sources.stores.lease import Lease, Wanted
+from headrace.sources.stores.records import object_key
 
 
 class RemoteSource(Source):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what these bring takes a worker long to import
     from PIL import Image
 
     from headrace._native import ffi
-    from headrace.remote.lease import Lease
+    from headrace.sources.stores.lease import Lease
 
 # Names of files of the formats that native code decodes, by Pillow's names of these.
 EXTENSIONS = {

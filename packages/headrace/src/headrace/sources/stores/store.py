@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, RemoteError
-from headrace.remote.client import CLIENT, Reader, check_options, open_store, store_and_name, store_arguments
-from headrace.remote.failures import explained
-from headrace.remote.threads import requests
+from headrace.sources.stores.client import (
+    CLIENT,
+    Reader,
+    check_options,
+    open_store,
+    store_and_name,
+    store_arguments,
+)
+from headrace.sources.stores.failures import explained
+from headrace.sources.stores.threads import requests
 
 # For requests that write: a part of a shard on a slow line.
 WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}

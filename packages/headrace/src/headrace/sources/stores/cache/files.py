@@ -27,8 +27,8 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from headrace.cache.records import Record
 from headrace.errors import CacheError
+from headrace.sources.stores.cache.records import Record
 
 BLOCK = 4096
 # How long a process waits for the lock, and the first and the longest pause between two attempts, in seconds.

@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace._files import cache_folder, whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
-from headrace.remote.client import check_options, endpoint_of
-from headrace.remote.records import Records
+from headrace.sources.stores.client import check_options, endpoint_of
+from headrace.sources.stores.records import Records
 
 # The share of the free disk for records by default.
 SHARE = 0.5

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from headrace.cache import Record
 from headrace.errors import RemoteError
+from headrace.sources.stores.cache import Record
 
 # Between a sample's image and the next one's lie the headers of tar and a label: never worth a request.
 LEAST_GAP = 4096

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError, RemoteError
-from headrace.remote.failures import explained
+from headrace.sources.stores.failures import explained
 
 # Those of obstore's schemes whose store is named by the URL alone.
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")

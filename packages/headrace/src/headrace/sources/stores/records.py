@@ -11,13 +11,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from headrace.cache import Cache, Record
 from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
-from headrace.remote.client import Answer, Reader, check_process, endpoint_of, store_and_name
-from headrace.remote.failures import may_pass
-from headrace.remote.lease import Lease, Range, Wanted, coalesce
-from headrace.remote.threads import Threads, claims, requests
+from headrace.sources.stores.cache import Cache, Record
+from headrace.sources.stores.client import Answer, Reader, check_process, endpoint_of, store_and_name
+from headrace.sources.stores.failures import may_pass
+from headrace.sources.stores.lease import Lease, Range, Wanted, coalesce
+from headrace.sources.stores.threads import Threads, claims, requests
 
 # The first and the longest pause between two claims of a record that another process fetches, in seconds.
 CLAIM_PAUSES = 0.002, 0.1

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet, finalize
 
-from headrace.cache import files
-from headrace.cache.records import CacheStats, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
+from headrace.sources.stores.cache import files
+from headrace.sources.stores.cache.records import CacheStats, Claim, Record
 
 # Records that a process remembers to have checked: at most 150 MB. Then it checks again.
 MOST_CHECKED = 1 << 21
