@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -109,17 +109,12 @@ class NativeStats:
 
     def __add__(self, other: NativeStats) -> NativeStats:
         """Totals of two pools together; the numbers of threads are those of the first."""
-        return NativeStats(
-            self.samples + other.samples,
-            self.failed + other.failed,
-            self.bytes_read + other.bytes_read,
-            self.pixels_decoded + other.pixels_decoded,
-            self.stale_entries + other.stale_entries,
-            {name: count + other.nanoseconds[name] for name, count in self.nanoseconds.items()},
-            {name: count + other.decoded_by[name] for name, count in self.decoded_by.items()},
-            self.decode_threads,
-            self.read_threads,
-        )
+        names = ("samples", "failed", "bytes_read", "pixels_decoded", "stale_entries")
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
+        for name in ("nanoseconds", "decoded_by"):
+            theirs = getattr(other, name)
+            sums[name] = {key: count + theirs[key] for key, count in getattr(self, name).items()}
+        return replace(self, **sums)
 
 
 @dataclass(frozen=True)

@@ -472,13 +472,10 @@ def image_size(data: bytes) -> tuple[int, int]:
 def jpeg_transcode(
     data: bytes, *, restart_interval: int = -1, optimize: bool = True, copy_markers: bool = True
 ) -> bytes:
-    """The same image, coefficient for coefficient, as a baseline JPEG.
-
-    Takes every JPEG that libjpeg reads without a warning: progressive, any sampling, gray, CMYK. What follows
-    the image's end is dropped.
+    """The same image, coefficient for coefficient, as a baseline JPEG, without what follows the image's end.
 
     Args:
-        data: the file.
+        data: the file: any JPEG that libjpeg reads without a warning.
         restart_interval: MCUs from one restart marker to the next, at most 65535; 0: no markers; -1: the
             largest number up to 4 that divides the MCUs of a row.
         optimize: Huffman tables made for this file; False: the standard ones, in less time.

@@ -45,6 +45,7 @@ SOCKETS = Path("/proc/net/unix")
 PATIENCE = 3.0
 MOST_BYTES = 4_000_000  # an answer is a few kilobytes
 _numbers = itertools.count(1)
+_lock = threading.Lock()
 # By the loader's id(): (its number, itself, what gives its figures).
 _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
 
@@ -70,7 +71,8 @@ def publish(loader: T, figures: Callable[[T], Json]) -> None:
     if known is None or known[1]() is not loader:
         place = id(loader)
         _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
-    _listener()
+    with _lock:  # `cache` alone would let two threads begin to listen
+        _listener()
 
 
 def _forget(place: int, dead: weakref.ref[Any]) -> None:
@@ -149,7 +151,9 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _renew() -> None:
-    # In a forked child, where no thread serves: its parent's loaders and sockets aren't its own.
+    # In a forked child, where no thread serves: its parent's loaders, sockets and lock aren't its own.
+    global _lock
+    _lock = threading.Lock()
     inherited = _listener() if _listener.cache_info().currsize else None
     if inherited is not None:
         inherited.close()
