@@ -1,4 +1,4 @@
-"""What `headrace run` does in the processes of its command: loaders that report what they did.
+"""Loaders for the processes of `headrace run`, which report what they did.
 
 The report goes to standard error when the process ends. With several ranks only the first one reports.
 """
@@ -47,13 +47,13 @@ class Place(NamedTuple):
 
     @property
     def in_library(self) -> bool:
-        """Whether the line belongs to an installed package."""
+        """True if the line belongs to an installed package."""
         return self.file.startswith(LIBRARIES)
 
 
 @dataclass
 class Use:
-    """What the loaders that were created at one place did together.
+    """The work of all loaders that were created at one place.
 
     Attributes:
         explanation: the latest `explain()` of one of them.
@@ -95,7 +95,7 @@ class Use:
 
 @dataclass
 class Report:
-    """What the loaders of this process did.
+    """The work of all loaders of this process.
 
     Attributes:
         uses: by the place of loaders, what they did.
@@ -206,7 +206,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
 
 @dataclass
 class Rate:
-    """How many batches a loader gives per second, without any work done on them.
+    """A loader's batches per second, if nothing is done with them.
 
     Attributes:
         batches, seconds: those that were measured. First batches and the waits for them are left out.

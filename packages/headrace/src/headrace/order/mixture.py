@@ -94,7 +94,7 @@ class MixtureSampler(Order):
         return choices
 
     def _counts(self, key: int) -> Indices:
-        """How often each part is chosen before each chunk: [chunks, parts]."""
+        """Counts how often each part is chosen before each chunk: [chunks, parts]."""
         counted = self._counted
         if counted is None or counted[0] != key:
             parts = len(self._lengths)
