@@ -52,7 +52,7 @@ from headrace.records import BatchKeys, LazyCounts, LoaderStats
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
 THREAD_DEPTH = 4
-# Free slots kept where tables are applied to batches, one at a time.
+# Free slots kept if tables are applied to batches, one at a time.
 KEPT = 2
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
@@ -106,8 +106,8 @@ class StreamBuilder:
     Attributes:
         meter: counts of what was done since the loader was created.
         failures: record of samples that were skipped or replaced.
-        latest: gives the iterator made last; None: there is none any more.
-        residence: tensors of a gathered dataset on the device; None where there are none.
+        latest: gives the iterator made last, or None if it is gone.
+        residence: tensors of a gathered dataset on the device, if there are any.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class StreamBuilder:
 
     @property
     def lazy_counts(self) -> LazyCounts | None:
-        """How the first samples of the worker processes started last were made; None: not known."""
+        """How the first samples of the worker processes started last were made, if that is known."""
         return self._processes.lazy_counts
 
     def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
@@ -148,7 +148,7 @@ class StreamBuilder:
 
     def keeper(self) -> Any:
         """What has worker processes that are kept for another epoch: the iterator that uses them now, or what
-        stands for one; None: there are none."""
+        stands for one, or None."""
         if self._processes.idle is not None:
             return KeptWorkers(self._processes.idle)
         stream = None if self._latest is None else self._latest()

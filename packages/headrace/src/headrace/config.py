@@ -127,12 +127,12 @@ class LoaderConfig:
 
     @property
     def workers_given(self) -> int | None:
-        """`num_workers`, or None where the user left it open."""
+        """`num_workers`, or None if the user left it open."""
         return None if isinstance(self.num_workers, LeftOpen) else self.num_workers
 
     @property
     def prefetch_factor_given(self) -> int | None:
-        """`prefetch_factor`, or None where the user left it open."""
+        """`prefetch_factor`, or None if the user left it open."""
         return None if isinstance(self.prefetch_factor, LeftOpen) else self.prefetch_factor
 
     @property
@@ -157,7 +157,7 @@ class LoaderConfig:
 
     @property
     def samples(self) -> int:
-        """Length of the dataset; 0 where it has none."""
+        """Length of the dataset, or 0 if it has none."""
         try:
             return len(self.dataset)
         except TypeError:

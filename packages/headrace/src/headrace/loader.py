@@ -257,7 +257,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @property
     def _iterator(self) -> Any:
-        """torch's name for what has the worker processes that are kept; None: there are none. Clean-up code
+        """torch's name for what has the worker processes that are kept, or None. Clean-up code
         of trainers calls its `_shutdown_workers()`, and sets None."""
         return self._builder.keeper() if self._torchs_iterator is None else self._torchs_iterator
 
@@ -333,7 +333,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """The number of the next epoch; it goes up by one with every iter() by itself. Passed on to a sampler
         that has `set_epoch`. After `load_state_dict()` the number of the state's own epoch changes nothing.
 
-        Matters where `seed` is given, where ranks share the epoch, or where the sampler (torch's
+        Matters if `seed` is given, if ranks share the epoch, or if the sampler (torch's
         `DistributedSampler`) wants it.
         """
         if epoch < 0:
@@ -450,7 +450,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 write_trace(file, list(recorder.events), dict(recorder.threads))
 
     def check_worker_number_rationality(self) -> None:
-        """Does nothing yet: the first epoch warns where there are more worker processes than cores."""
+        """Does nothing yet: the first epoch warns if there are more worker processes than cores."""
 
     def _batches(self, config: LoaderConfig | None = None) -> Batches:
         """Batches of an epoch that would start now; `config` is what the loader's attributes give, if known.
@@ -486,7 +486,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._identity
 
     def _warn(self, config: LoaderConfig, plan: Plan, batches: Batches) -> None:
-        """Of what is probably not meant."""
+        """Warns of what is probably not meant."""
         warn = partial(warnings.warn, stacklevel=4)
         alone = self.rank is None and self.world_size is None
         if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
@@ -512,7 +512,7 @@ class DataLoader(TorchDataLoader[T_co]):
             warn(f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.")
 
     def _length(self, batches: Batches) -> int | None:
-        """Batches of an epoch; None: it isn't known, or there is no end."""
+        """Batches of an epoch, or None if that isn't known, or there is no end."""
         if isinstance(batches, OrderedBatches):
             return batches.length()
         try:

@@ -67,7 +67,7 @@ def total_nbytes(value: Any) -> int:
 
 
 def batch_size(value: Any) -> int:
-    """Samples in a batch as far as its shape tells: the length of its first tensor; 1 where there is none."""
+    """Samples in a batch as far as its shape tells: the length of its first tensor; 1 if there is none."""
     if type(value) in (int, float, str):
         return 1
     if type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):

@@ -1,4 +1,4 @@
-"""What runs where the user's map-style dataset runs: samples seeded, bad ones named, skipped or replaced."""
+"""Makes the samples of the user's map-style dataset: seeded, and bad ones named, skipped or replaced."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         return self._whole is not None
 
     def sample(self, index: Any, seed: int | None) -> Any:
-        """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""
+        """The sample, or what stands in for it: `Replaced`, `Failed`. Raises if `on_error` is "raise"."""
         return self._attempt(index, self._draw, seed)
 
     def collated(
@@ -93,7 +93,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         batched: bool,
         collate: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """A batch of what `sample` gave, by `collate` in place of the user's function where that is given."""
+        """A batch of what `sample` gave, by `collate` in place of the user's function if that is given."""
         collate = collate or self.collate
         if seed is not None:
             seed_generators(seed)
@@ -204,7 +204,7 @@ def cause_of(error: Exception) -> str:
 
 
 def file_of(dataset: Any, index: Any) -> str | None:
-    """The file or URL of a sample, where the dataset, or that of which it is a Subset, lists files the way
+    """The file or URL of a sample, if the dataset, or that of which it is a Subset, lists files the way
     torchvision's or Headrace's do."""
     while type(dataset) is Subset and isinstance(index, int) and -len(dataset) <= index < len(dataset):
         dataset, index = dataset.dataset, int(dataset.indices[index])
@@ -259,7 +259,7 @@ class BatchWithFailures:
 
 
 def _others(index: Any, size: int) -> list[int]:
-    """Indices of samples that may stand in for another; none, where samples aren't numbered."""
+    """Indices of samples that may stand in for another; none, if samples aren't numbered."""
     try:
         index = number_of(index)
     except TypeError:

@@ -19,7 +19,7 @@ from headrace.engine.slots import collation
 from headrace.errors import ConfigError
 from headrace.order.epoch import SAMPLES, Place, StreamState, samples_before
 
-# Keys of a state where the dataset and its iterator both have one.
+# Keys of a state if the dataset and its iterator both have one.
 DATASET, ITERATOR = "headrace.dataset", "headrace.iterator"
 REPEATS = (
     "{kind} had no state_dict() and load_state_dict(): to resume, the {count} samples before the state are"
@@ -70,11 +70,11 @@ def has_state(stream: Any) -> bool:
 
 class Samples:
     """The samples of one epoch of an `IterableDataset`, and its state: that of the dataset, of the iterator
-    that its __iter__() returns, or of both; where neither has one, the number of samples so far.
+    that its __iter__() returns, or of both; if neither has one, the number of samples so far.
 
     Args:
         dataset: the user's.
-        resumed: state from which to continue; None: from the start of the dataset.
+        resumed: state from which to continue, or None for the start of the dataset.
 
     Raises:
         RuntimeError: the dataset's __iter__() has raised StopIteration.
@@ -100,7 +100,7 @@ class Samples:
             dataset.load_state_dict(state)
             state, iterator = None, self._started() if own else None
         state = self._load_dataset(state)
-        if not own and not self._ended:  # where it has ended, its state is that of the next epoch's start
+        if not own and not self._ended:  # if it has ended, its state is that of the next epoch's start
             iterator = self._started()
         self._iterator = iterator
         self._iterator_has_state = iterator is not dataset and has_state(iterator)
@@ -117,7 +117,7 @@ class Samples:
         unloaded, self._unloaded = self._unloaded, None
         samples = self._taken(count)
         if not samples and unloaded is not None:
-            # Its state stays at the end of its epoch, where that is loaded: it starts without.
+            # Its state stays at the end of its epoch if that is loaded: it starts without.
             self._dataset.load_state_dict(unloaded[0])
             self._iterator, self._ended = self._started(), False
             samples = self._taken(count)
@@ -126,7 +126,7 @@ class Samples:
     def _taken(self, count: int) -> list[Any]:
         if self._ended:
             return []
-        # islice() of the iterator itself would call its iter(), and where it is the dataset, start it over.
+        # islice() of the iterator itself would call its iter(), and if it is the dataset, start it over.
         turns = repeat(self._iterator, count)
         try:
             samples = list(map(next, turns))
@@ -152,7 +152,7 @@ class Samples:
         return samples
 
     def end(self) -> StreamState | None:
-        """The state of the dataset at the end of the epoch; None: it has none."""
+        """The state of the dataset at the end of the epoch, or None if it has none."""
         return (copy.deepcopy(self._dataset.state_dict()), "before") if self._dataset_has_state else None
 
     def state(self) -> StreamState:
@@ -216,11 +216,11 @@ class IterableBatches:
         self._samples: Samples | None = None
 
     def __getitem__(self, request: Request) -> Any:
-        """The next sample, converted; `EndOfStream` where there is none."""
+        """The next sample, converted; `EndOfStream` if there is none."""
         return self._next(request, 1, lambda samples: self._collate(samples[0]))
 
     def __getitems__(self, request: Request) -> Any:
-        """The next batch; `EndOfStream` where there is none."""
+        """The next batch; `EndOfStream` if there is none."""
         return self._next(request, self._batch_size, self._collated)
 
     def start(self, key: tuple[int, int]) -> None:
@@ -228,7 +228,7 @@ class IterableBatches:
         if key == self._epoch:
             return
         self._epoch = key
-        self._samples = None  # where the dataset fails, nothing of an earlier epoch is left
+        self._samples = None  # if the dataset fails, nothing of an earlier epoch is left
         self._samples = Samples(self.dataset, self._states.pop(_worker(), None))
 
     def _next(self, request: Request, count: int, convert: Callable[[list[Any]], Any]) -> Any:

@@ -74,7 +74,7 @@ def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
 def draws_of(
     pipeline: ffi.Pipeline, ops: Sequence[ImageOp], key: SampleKey, width: int, height: int
 ) -> tuple[Draw, ...] | None:
-    """What is drawn for each of `flat(ops)`; None: torchvision raises an error for an image of that size.
+    """What is drawn for each of `flat(ops)`, or None if torchvision raises an error for that size.
 
     Args:
         pipeline: of `ops`.

@@ -114,7 +114,7 @@ class Meter:
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Records what happens inside. Raises ConfigError where another trace is being recorded."""
+        """Records what happens inside. Raises ConfigError if another trace is being recorded."""
         with self.lock:
             if self.recorder is not None:
                 raise ConfigError("This loader is being traced already: end that trace first.")
@@ -150,7 +150,7 @@ class EpochMeter:
         self._startup_seconds = 0.0
         self.waits = Histogram()  # of all steps but the first, in seconds
         self._ready = self._in_flight = 0  # sums over the steps
-        self._final: EpochStats | None = None  # None: still running
+        self._final: EpochStats | None = None  # once the epoch has ended
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
 
@@ -269,8 +269,8 @@ class Failures:
         index = str(failure.index)  # of a sampler's own, which may be a list
         if index not in self._logged:
             self._logged.add(index)
-            where = f" ({failure.path})" if failure.path else ""
-            log.warning("sample %s%s %s: %s", index, where, failure.action, failure.cause)
+            place = f" ({failure.path})" if failure.path else ""
+            log.warning("sample %s%s %s: %s", index, place, failure.action, failure.cause)
 
 
 class Recorder:

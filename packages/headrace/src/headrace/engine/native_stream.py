@@ -215,7 +215,7 @@ class NativeStream(BatchStream):
                 if self._user.target_transform is not None:
                     targets[position] = self._target(other, label)
             except Exception:
-                continue  # bad too; where it is asked for by itself, it is recorded
+                continue  # bad too; if it is asked for by itself, it is recorded
             pending.images[position], labels[position] = image, label
             pending.keys.samples[position] = other.sample
             return True

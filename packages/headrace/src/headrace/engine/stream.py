@@ -31,7 +31,7 @@ class HostBatch:
 
 
 class BatchStream(ABC):
-    """Makes the batches of one epoch, in order, several ahead where it can.
+    """Makes the batches of one epoch, in order, several ahead if it can.
 
     Attributes:
         keyed: gives the keys of batches that come without, if their keys are needed.
@@ -49,7 +49,7 @@ class BatchStream(ABC):
         this batch: the one after it may still be asked for."""
 
     def ready(self) -> int:
-        """Number of batches, an error or the end among them, that could be had without waiting; 0 where that
+        """Number of batches, an error or the end among them, that could be had without waiting; 0 if that
         isn't known: whoever asks for the next waits."""
         return 0
 

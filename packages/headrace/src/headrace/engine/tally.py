@@ -44,7 +44,7 @@ class Histogram:
 
     def quantile(self, share: float) -> float:
         """The value that `share` (0 to 1) of all values don't exceed, within 4 % and half a microsecond; 0
-        where there are none."""
+        if there are none."""
         rank = max(1, math.ceil(share * self.count))
         for place, below in enumerate(accumulate(self._counts if self.count else ())):
             if below >= rank:

@@ -27,7 +27,7 @@ class IndexBatch:
     occurrences: Indices  # [n], tell apart the times that an index comes in an epoch, or 0 if nobody counts
 
     def listed(self) -> Sequence[Any]:
-        """The indices as the user's code expects them: Python's ints where they are numbers."""
+        """The indices as the user's code expects them: Python's ints if they are numbers."""
         return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
 
 
@@ -224,7 +224,7 @@ class Occurrences:
 
 
 def index_number(index: Any) -> int | str:
-    """An index as an int where it is one of any kind, else its repr()."""
+    """An index as an int if it is one of any kind, else its repr()."""
     try:
         return operator.index(index)
     except TypeError:

@@ -33,7 +33,7 @@ class Order(Sampler[int]):
     Attributes:
         pass_size: positions until every sample has had its turn; those beyond begin another pass, in another
             order.
-        size: positions of an epoch; None: it has no end.
+        size: positions of an epoch, or None if it has no end.
         occurrences: how often an index may come in one pass, at most.
     """
 
@@ -46,7 +46,7 @@ class Order(Sampler[int]):
 
     @property
     def size(self) -> int | None:
-        """The number of samples of an epoch; None: an epoch has no end."""
+        """The number of positions of an epoch, or None if it has no end."""
         return self.pass_size
 
     def at(self, positions: Indices, seed: int, epoch: int) -> tuple[Indices, Indices]:

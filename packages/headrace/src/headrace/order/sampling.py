@@ -13,7 +13,7 @@ from headrace.order.batches import OrderedBatches, SampledBatches
 from headrace.order.samplers import Order, Sequential, Shuffled
 from headrace.order.shard import Shard
 
-# Wrappers of samplers that are looked through, one within the other.
+# Samplers that are looked through, one within the other.
 DEEPEST = 8
 
 
@@ -30,14 +30,8 @@ class OwnSamplers:
     def batches(
         self, sampler: Any, batch_sampler: Any, samples: int, shard: Shard
     ) -> OrderedBatches | SampledBatches:
-        """The batches of a loader with these attributes.
-
-        Args:
-            sampler: used where `batch_sampler` is None, which turns batching off.
-            batch_sampler: None, the one that torch's constructor made, or the user's.
-            samples: length of the dataset; 0 where it has none.
-            shard: this rank's share; the size of batches and `drop_last` are those of `batch_sampler`.
-        """
+        """The batches of a loader with these attributes, of a dataset of so many samples. Without a
+        batch sampler, samples aren't batched. Its size of batches and `drop_last` are taken instead of the shard's."""
         if batch_sampler is not None and not self._makes_batches(batch_sampler):
             return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
         batch_size, drop_last = None, False
@@ -56,7 +50,7 @@ class OwnSamplers:
         return self._makes_batches(batch_sampler) and batch_sampler.sampler is self.sampler
 
     def check_shareable(self, batches: SampledBatches, rank: Any) -> None:
-        """Raises ConfigError where `batches` can't be shared among ranks, though rank `rank` is to get its
+        """Raises ConfigError if `batches` can't be shared among ranks, though rank `rank` is to get its
         share. "auto" leaves sharing to a sampler that the user passed."""
         if batches.source is self.sampler:
             culprit = "a generator or a changed sampler, whose order is torch's; seed=… gives one that can be"
@@ -75,7 +69,7 @@ class OwnSamplers:
         return batch_sampler is self.batch_sampler and type(batch_sampler) is BatchSampler
 
     def _order(self, sampler: Any) -> Order | None:
-        """The order to follow in place of `sampler`; None: it decides itself."""
+        """The order to follow in place of `sampler`, or None if that decides itself."""
         if isinstance(sampler, Order):
             return sampler
         if sampler is not self.sampler:

@@ -23,7 +23,7 @@ class Shard:
         rank: from 0 to world_size - 1.
         world_size: 1 or more.
         batch_size: samples in a batch of this rank.
-        drop_last: leave the last global batch out where it isn't whole.
+        drop_last: leave the last global batch out if it isn't whole.
         remainder: what is done with samples at the end that don't divide by world_size. "pad": continue from
             the order's begin until they do; "drop": leave them out; "exact": every sample once, so that some
             ranks get one sample fewer, and may get one batch fewer.
@@ -62,7 +62,7 @@ class Shard:
         as there are; with remainder "pad" the last ones may be `size` or more.
 
         Args:
-            size: positions of the epoch; None: it has no end.
+            size: positions of the epoch, or None if it has no end.
         """
         stop = first + count
         if size is not None:

@@ -16,7 +16,7 @@ from headrace.errors import printable
 log = logging.getLogger("headrace")
 
 # A sample that was being made when its worker died may have been there by chance: the kernel picks a process
-# where memory runs out. The second time it is taken for the cause.
+# if memory runs out. The second time it is taken for the cause.
 ENOUGH = 2
 # Deaths in a row before any batch comes, beside one of each worker.
 PATIENCE = 3
@@ -51,7 +51,7 @@ class Death:
         except ValueError:
             name = f"signal {-self.code}"
         return f"was killed by {name}" + (
-            ", as by the kernel where memory runs out" if name == "SIGKILL" else ""
+            ", as by the kernel if memory runs out" if name == "SIGKILL" else ""
         )
 
     @property
@@ -69,7 +69,7 @@ class Death:
         return f"(pid {self.pid}) {self.how}, while making {self.current_work(dataset)}"
 
     def current_work(self, dataset: Any) -> str:
-        """What was being made; a sample with its file where `dataset` knows it."""
+        """What was being made; a sample with its file if `dataset` knows it."""
         if self.request is None:
             return "nothing"
         if self.sample is None:
@@ -112,7 +112,7 @@ class Deaths:
         if self._in_a_row > self._patience:
             raise RuntimeError(
                 f"{described}. {self._in_a_row} times in a row a worker died before a batch came, so it isn't"
-                " replaced again. Where memory runs out, use fewer workers (num_workers) or smaller batches;"
+                " replaced again. If memory runs out, use fewer workers (num_workers) or smaller batches;"
                 " where they die at their start, look at worker_init_fn and at what the dataset opens."
             )
         log.warning("%s; the process is replaced, and makes its batches again", described)
@@ -130,7 +130,7 @@ class Deaths:
         if sample is None:
             return (
                 f"the batch of {samples_of(death.request)} ended its worker process twice, which {death.how},"
-                " while it was started, collated or sent. Where memory runs out, make batches smaller."
+                " while it was started, collated or sent. If memory runs out, make batches smaller."
             )
         cause = f"it ended its worker process twice, which {death.how}"
         self.quarantined = {**self.quarantined, sample[0]: cause}

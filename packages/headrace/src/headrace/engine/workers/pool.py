@@ -234,7 +234,7 @@ class WorkerPool:
         return sum(self._nbytes.values()) + missing * self.batch_nbytes
 
     def cancel(self) -> None:
-        """Gives up what is in flight. A worker ends its batch after the sample that it is making; but where
+        """Gives up what is in flight. A worker ends its batch after the sample that it is making; but if
         samples aren't seeded, it makes all that it was asked for, as in torch: what its generators give next
         must not depend on time."""
         if os.getpid() != self._members.pid or not self._close.alive:

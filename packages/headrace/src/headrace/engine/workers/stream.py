@@ -138,13 +138,13 @@ class WorkerPools:
 
     @property
     def lazy_counts(self) -> LazyCounts | None:
-        """How the first samples of the processes started last were made; None: not known."""
+        """How the first samples of the processes started last were made, or None if it isn't known."""
         counts = self._lazy_counts
         return sum(counts[1:], counts[0]) if counts else None
 
     @property
     def work(self) -> Work | None:
-        """What the processes started last have done; None: none were started."""
+        """What the processes started last have done, or None if none were started."""
         return None if self._work is None else self._work.work
 
     @property

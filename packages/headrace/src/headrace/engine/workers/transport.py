@@ -89,7 +89,7 @@ class Segment:
 
         Args:
             ended: called when nothing uses the array any more, with the segment and whether its memory may
-                be written again: not where a process was forked meanwhile, as that has the array, too.
+                be written again: not if a process was forked meanwhile, as that has the array, too.
         """
         loan = Loan(self, nbytes, ended)
         self._loan = weakref.ref(loan)
@@ -107,7 +107,7 @@ class Loan:
         place = (segment.address, False)
         self.__array_interface__ = {"data": place, "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is gone where Python is ending
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is gone if Python is ending
         if self._ended is not None and getpid() == self._pid:
             self._ended(self._segment, self._forks == _forks)
 
@@ -376,7 +376,7 @@ def _tensor(
 
 
 def storage_of(buffer: Any) -> torch.UntypedStorage:
-    """The storage on memory that `storage_bytes` gave, copied only where it can't be written."""
+    """The storage on memory that `storage_bytes` gave, copied only if it can't be written."""
     if memoryview(buffer).nbytes == 0:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     if memoryview(buffer).readonly:
@@ -433,7 +433,7 @@ class Channel:
                 self._unsent[0] = (content[written:], [])
 
     def receive(self) -> tuple[list[Any], bool]:
-        """What has come, and whether more may come: not where the other end is closed."""
+        """What has come, and whether more may come: not if the other end is closed."""
         values: list[Any] = []
         while True:
             try:
@@ -463,7 +463,7 @@ class Channel:
         return [self._files.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Closes this end. The other end sees that even where a forked process has a copy of this one."""
+        """Closes this end. The other end sees that even if a forked process has a copy of this one."""
         with suppress(OSError):  # the other end is gone
             self._socket.shutdown(socket.SHUT_RDWR)
         self.abandon()

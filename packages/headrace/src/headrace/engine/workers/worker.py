@@ -128,7 +128,7 @@ class WorkerFailure:
         return cls(pickled if sound else None, f"{type(error).__name__}: {error}", trace)
 
     def exception(self) -> Exception:
-        """The exception to raise, of its own type where that can be had; its cause is the traceback."""
+        """The exception to raise, of its own type if that can be had; its cause is the traceback."""
         try:
             error = RuntimeError(self.text) if self.pickled is None else pickle.loads(self.pickled)
         except Exception as loading:  # its class can't be imported here
@@ -235,7 +235,7 @@ class _Worker:
             pass
         except Exception as error:
             self._send(*self._outbox.pack(request.number, self._failure(error), failed=True))
-        self._cell.done()  # not where the process is ending: a sample has called sys.exit()
+        self._cell.done()  # not if the process is ending: a sample has called sys.exit()
 
     def _must_follow(self) -> bool:
         """Whether batches are made that nobody wants any more. Where a dataset is in its stream, and what its
