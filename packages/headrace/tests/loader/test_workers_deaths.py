@@ -106,7 +106,7 @@ def test_a_death_is_logged_with_its_sample(tmp_path: Path, caplog: pytest.LogCap
         list(loader_of(Noisy({17: killed}, tmp_path)))
     (record,) = caplog.records
     assert re.search(
-        r"worker \(pid \d+\) was killed by SIGKILL, as by the kernel if memory runs out, while making"
+        r"worker \(pid \d+\) was killed by SIGKILL, as the kernel does if memory runs out, while making"
         r" sample 17 \(file-17\); the process is replaced",
         record.getMessage(),
     )

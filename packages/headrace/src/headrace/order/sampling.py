@@ -31,7 +31,7 @@ class OwnSamplers:
         self, sampler: Any, batch_sampler: Any, samples: int, shard: Shard
     ) -> OrderedBatches | SampledBatches:
         """The batches of a loader with these attributes, of a dataset of so many samples. Without a
-        batch sampler, samples aren't batched. Its size of batches and `drop_last` are taken instead of the shard's."""
+        batch sampler, samples aren't batched; its size and `drop_last` replace those of the shard."""
         if batch_sampler is not None and not self._makes_batches(batch_sampler):
             return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
         batch_size, drop_last = None, False

@@ -51,7 +51,7 @@ class Death:
         except ValueError:
             name = f"signal {-self.code}"
         return f"was killed by {name}" + (
-            ", as by the kernel if memory runs out" if name == "SIGKILL" else ""
+            ", as the kernel does if memory runs out" if name == "SIGKILL" else ""
         )
 
     @property
