@@ -30,7 +30,7 @@ CACHE_SHARE = 0.25
 
 @dataclass(slots=True, eq=False)
 class LeasedBatch(IndexBatch):
-    """A batch, and the records that it is made of; None: its indices aren't samples of the dataset."""
+    """A batch, and the records that it is made of, or None if its indices aren't samples of the dataset."""
 
     lease: Lease | None = field(default=None, repr=False)
 
@@ -111,7 +111,7 @@ class Prefetcher(Iterator[IndexBatch]):
 
 
 def samples_of(indices: Any, size: int) -> Indices | None:
-    """`indices` as samples from 0 on; None where they aren't of a dataset of `size` samples."""
+    """`indices` as samples from 0 on, or None if a dataset of `size` samples doesn't have them all."""
     try:
         order = np.array(indices, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):
@@ -162,7 +162,7 @@ class HeldSamples:
         return sample in self._at
 
     def native(self, sample: int) -> ffi.Source:
-        """Where native code finds `sample`. Raises SampleError where it couldn't be had."""
+        """The source in which native code finds `sample`. Raises SampleError if it couldn't be fetched."""
         error = self._lease.errors.get(self._at[sample])
         if error is not None:
             raise SampleError.at(sample, self._source.path(sample), str(error)) from error
