@@ -37,21 +37,18 @@ def data(
     from headrace_doctor.doctor.data import judge_folder
     from headrace_doctor.doctor.text import print_checkup
     from headrace_doctor.machine import usable_cores
-    from headrace_doctor.measure.images import decode_all, list_split
-    from headrace_doctor.measure.tree import IMG_EXTENSIONS, look_at, split_of, with_surroundings
+    from headrace_doctor.measure.images import decode_all, list_split, look_at, split_of
 
     check_outputs(json_file)
     console, workers = Console(stderr=True), workers or usable_cores() + 1
     with failing("doctor data", console):
-        place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
+        place = look_at(str(path))
         splits = []
         for name, leaf in place.leaves(split_of(path.resolve().name)):
             if leaf.kind in ("classes", "images"):
                 flat = leaf.kind == "images"
                 with progress_bar(f"listing {leaf.path}", console) as bar:
-                    split = list_split(
-                        name, leaf.path, IMG_EXTENSIONS, flat=flat, workers=workers, progress=bar
-                    )
+                    split = list_split(name, leaf.path, flat=flat, workers=workers, progress=bar)
                 splits.append(split)
         if not quick:
             with progress_bar("decoding", console) as bar:
