@@ -14,22 +14,22 @@ from headrace.transforms.patches import find_patched
 
 def recognize_dataset(dataset: Any) -> Reading:
     """What native code can make of `dataset`. Reads its attributes and none of its samples."""
-    found = read_dataset(dataset)
-    if not isinstance(found, Recognized):
-        return found
+    known = read_dataset(dataset)
+    if not isinstance(known, Recognized):
+        return known
     patched = [patched_text(*each) for each in find_patched()]
     if patched:
-        return Refusal(found.what, f"{'; '.join(patched)}: runs as written")
-    if found.source.decoded:
-        return found
-    note, known = _formats_note(found.source)
-    if len(found.source) and not known:
-        return Refusal(found.what, f"{note}: decoded by Pillow in worker processes instead")
-    note += "; its loader converts to L" if found.mode == "L" else ""
-    note += "; its loader makes tensors of them" if found.tensors else ""
-    note += "; what native code can't read is read as timm does" if found.read is not None else ""
-    source, remark = found.source.with_entries(found.root)
-    return replace(found, source=source, note=f"{note}; {remark}" if remark else note)
+        return Refusal(known.what, f"{'; '.join(patched)}: runs as written")
+    if known.source.decoded:
+        return known
+    note, readable = _formats_note(known.source)
+    if len(known.source) and not readable:
+        return Refusal(known.what, f"{note}: decoded by Pillow in worker processes instead")
+    note += "; its loader converts to L" if known.mode == "L" else ""
+    note += "; its loader makes tensors of them" if known.tensors else ""
+    note += "; what native code can't read is read as timm does" if known.read is not None else ""
+    source, remark = known.source.with_entries(known.root)
+    return replace(known, source=source, note=f"{note}; {remark}" if remark else note)
 
 
 def _formats_note(source: Source) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Entry points of an image folder's files, kept next to them in one Arrow file, memory-mapped when read.
 
 The file holds one row per JPEG: `path` (relative to the root, as the file system's bytes), `size` and
-`mtime_ns` of the file that was indexed, and `entries` (packed; empty where native code has no use for any, as
+`mtime_ns` of the file that was indexed, and `entries` (packed; empty if native code has no use for any, as
 in progressive files).
 """
 
@@ -46,9 +46,9 @@ class EntryIndex:
     def __init__(self, path: Path) -> None:
         self.data = np.frombuffer(pa.memory_map(str(path)).read_buffer(), np.uint8)
         reader = pa.ipc.open_file(pa.py_buffer(self.data))
-        found = (reader.schema.metadata or {}).get(b"headrace.entry-points", b"").decode()
-        if found != FORMAT or not reader.schema.equals(SCHEMA):
-            raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
+        given = (reader.schema.metadata or {}).get(b"headrace.entry-points", b"").decode()
+        if given != FORMAT or not reader.schema.equals(SCHEMA):
+            raise ValueError(f"format {given or 'unknown'}, this version reads {FORMAT}")
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in self._batches:
             batch.validate(full=True)  # else what lies outside the file would be read

@@ -45,20 +45,6 @@ class ImageSource(Source):
     labels: npt.NDArray[np.int64]
     entries: EntryPoints | None = None
 
-    def __post_init__(self) -> None:
-        expected = (("paths", np.uint8), ("offsets", np.uint64), ("labels", np.int64))
-        for name, dtype in expected:
-            array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-                raise ValueError(f"{name} must be one contiguous row of {np.dtype(dtype)}, not {array.dtype}")
-            array.flags.writeable = False
-        if len(self.offsets) != len(self.labels) + 1:
-            raise ValueError(
-                f"{len(self.offsets)} offsets don't fit {len(self.labels)} labels: one more is needed"
-            )
-        if int(self.offsets[0]) != 0 or int(self.offsets[-1]) != len(self.paths):
-            raise ValueError("offsets must start at 0 and end at the length of paths")
-
     @classmethod
     def from_samples(cls, samples: Sequence[tuple[Any, Any]]) -> ImageSource:
         """From (path, label) pairs, a chunk at a time.
@@ -159,7 +145,7 @@ def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tupl
     """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
 
     Returns:
-        None and an empty note where there is no index; None and the reason where it can't be read.
+        None and an empty note if there is no index; None and the reason if it can't be read.
     """
     path = next((place for place in index_places(root) if place.is_file()), None)
     if path is None:

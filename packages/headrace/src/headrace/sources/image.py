@@ -22,8 +22,8 @@ class SourceDataset(Dataset[tuple[Any, Any]]):
 
     Attributes:
         source: files and labels.
-        transform: called with each RGB PIL image; None: the image itself.
-        target_transform: called with each label; None: the label itself.
+        transform: called with each RGB PIL image, or None for the image itself.
+        target_transform: called with each label, or None for the label itself.
     """
 
     source: Any
@@ -58,16 +58,16 @@ class ImageDataset(SourceDataset):
     """Image files and their labels, as a torch dataset of (transform(image), label).
 
     Differs from `torchvision.datasets.ImageFolder` in where the list comes from: you give it. An image is
-    read as there: ``Image.open(path).convert("RGB")``. `headrace.DataLoader` runs it natively where the
+    read as there: ``Image.open(path).convert("RGB")``. `headrace.DataLoader` runs it natively if the
     transform allows; in any other loader it is an ordinary dataset.
 
     Args:
         paths: the files, as str, bytes or os.PathLike; or URLs of objects in one kind of store
             (``s3://bucket/a.jpg``, ``gs://``, ``az://``, ``https://``), which are fetched as a remote pack's
             samples are. A pack is faster: here the size of each object is requested first.
-        labels: one int per path; None: 0 for every sample.
-        transform: called with each RGB PIL image; None: the image itself.
-        target_transform: called with each label; None: the label itself.
+        labels: one int per path, or None for 0 in every sample.
+        transform: called with each RGB PIL image, or None for the image itself.
+        target_transform: called with each label, or None for the label itself.
         check_files: whether to raise now for files that are missing or unreadable, at the cost of two system
             calls per file; URLs are never checked. False (the default): the error comes when such a file is
             read, and names it.
@@ -131,7 +131,7 @@ def _make_source(paths: list[Any], labels: Any) -> ImageSource:
 
 
 def _are_urls(paths: list[Any]) -> bool:
-    """Raises ConfigError where some are and some aren't."""
+    """Raises ConfigError if some are and some aren't."""
     urls = [is_url(path) for path in paths]
     if any(urls) and not all(urls):
         path, url = paths[urls.index(False)], paths[urls.index(True)]

@@ -33,7 +33,7 @@ class PackSource(Source):
 
     Attributes:
         index: of the pack.
-        rows: int64 [n]; which sample of the index each one is; None: all, in order.
+        rows: int64 [n]; which sample of the index each one is, or None for all, in order.
         paths, offsets: the shards' files, as in `ImageSource`.
         extents: of the images in them.
         labels: int64 [n].
@@ -65,7 +65,7 @@ class PackSource(Source):
         return i if self.rows is None else int(self.rows[i])
 
     def shard(self, i: int) -> str:
-        """The file that sample `i` is in. Raises PackError where the index names none."""
+        """The file that sample `i` is in. Raises PackError if the index names none."""
         number = int(self.extents.shards[i])
         if number >= len(self.offsets) - 1:
             raise PackError(f"{self.index.path} is damaged: row {self.row(i)} is in none of its shards.")
@@ -139,7 +139,7 @@ def pack_fields(index: PackIndex, shards: Sequence[bytes]) -> dict[str, Any]:
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:
-    """`size` bytes from `offset` on. Raises PackError where the file ends before, OSError as `open` does."""
+    """`size` bytes from `offset` on. Raises PackError if the file ends before, OSError as `open` does."""
     data = read_part(path, offset, size)
     if len(data) != size:
         raise PackError(f"{path} ends before byte {offset + size}: it was cut short. Fetch or make it again.")

@@ -87,7 +87,7 @@ class PackAbout:
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> PackAbout:
-        """The inverse. Raises KeyError, TypeError or ValueError where it isn't one."""
+        """The inverse. Raises KeyError, TypeError or ValueError if it isn't one."""
         about = json.loads(metadata[ABOUT_KEY])
         shards = tuple(Shard(str(shard["name"]), int(shard["size"])) for shard in about["shards"])
         if any(b"\0" in os.fsencode(shard.name) for shard in shards):  # or ValueError: no file has that name
@@ -121,9 +121,9 @@ class PackIndex:
             if reader.num_record_batches != 1 or not schema.equals(COLUMNS):
                 raise ValueError("its columns are not those of a pack")
             metadata = schema.metadata or {}
-            found = metadata.get(FORMAT_KEY, b"").decode()
-            if found != FORMAT:
-                raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
+            given = metadata.get(FORMAT_KEY, b"").decode()
+            if given != FORMAT:
+                raise ValueError(f"format {given or 'unknown'}, this version reads {FORMAT}")
             self.about = PackAbout.from_metadata(metadata)
             _refuse_places_outside(self.about.shards, path)
             self.batch = reader.get_batch(0)
@@ -155,7 +155,7 @@ class PackIndex:
         return numbers
 
     def text(self, name: str, i: int) -> str:
-        """`key` or `extension` of sample `i`, from 0 on. Raises PackError where the index is damaged."""
+        """`key` or `extension` of sample `i`, from 0 on. Raises PackError if the index is damaged."""
         values, offsets = self._spans(name, np.int64)
         begin, end = int(offsets[i]), int(offsets[i + 1])
         try:
@@ -185,13 +185,13 @@ class PackIndex:
         return column
 
     def keys(self, rows: npt.NDArray[np.int64] | None) -> Iterator[list[str]]:
-        """The keys of `rows` (None: of all), some at a time. Raises PackError where the index is damaged."""
+        """The keys of `rows`, or of all if None, some at a time. Raises PackError if the index is damaged."""
         for part in self._chunks("key", rows):
             yield part.to_pylist()
 
     def count_extensions(self, rows: npt.NDArray[np.int64] | None, extensions: Sequence[str]) -> int:
-        """How many of `rows` (None: of all) have one of `extensions`, given with their dots, upper and lower
-        case alike. Raises PackError where the index is damaged.
+        """How many of `rows`, or of all if None, have one of `extensions`; see `Source`. Raises
+        PackError if the index is damaged.
         """
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], pa.large_string())
         parts = self._chunks("extension", rows)

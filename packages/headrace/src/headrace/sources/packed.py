@@ -26,7 +26,7 @@ class PackedDataset(SourceDataset):
     """The samples of a pack, as a map-style dataset of (transform(image), label).
 
     Used like `torchvision.datasets.ImageFolder`: the same images, labels, `classes`, `class_to_idx` and
-    `targets` as of the folder that was packed. `headrace.DataLoader` reads it natively where the transform
+    `targets` as of the folder that was packed. `headrace.DataLoader` reads it natively if the transform
     allows; in any other loader it is an ordinary dataset. The index is memory-mapped: opening costs the same
     for any number of samples.
 
@@ -39,15 +39,15 @@ class PackedDataset(SourceDataset):
             ``https://``); or WebDataset shards made by others: a folder of .tar
             files, one of them, or a list. Those are scanned once, and the index is kept in
             ``~/.cache/headrace``; `headrace index` makes one with entry points.
-        transform: called with each RGB PIL image; None: the image itself.
-        target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
+        transform: called with each RGB PIL image, or None for the image itself.
+        target_transform: called with each label (an int, -1 if the pack has none), or None for the label.
         storage_options: of the store, in addition to those of the environment (as ``AWS_ENDPOINT_URL``):
             settings of obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its
             ``client_options`` (``read_timeout``: "15s" by default, …), ``credential_provider``, and
             ``retry_config`` (``max_retries``, ``retry_timeout``, ``backoff``).
-        cache_dir: where indexes and samples are kept; None: ``~/.cache/headrace``. On a local disk.
-        cache_bytes: what samples may take there; None: half of the disk that is free when the folder is first
-            used.
+        cache_dir: where indexes and samples are kept, on a local disk, or None for ``~/.cache/headrace``.
+        cache_bytes: what samples may take there, or None for half of the disk that is free when the folder is
+            first used.
 
     Raises:
         PackError: it isn't a pack; a shard is missing, cut short or another pack's; its index can't be had.
@@ -90,7 +90,7 @@ class PackedDataset(SourceDataset):
 
     @property
     def classes(self) -> list[str]:
-        """Names by label; empty where the pack doesn't know them."""
+        """Names by label; empty if the pack doesn't know them."""
         return list(self.index.about.classes)
 
     @property
@@ -159,8 +159,8 @@ class PackedDataset(SourceDataset):
 
 
 def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:
-    """The index of a pack, or of shards without one (made where none is kept). Raises PackError, and
-    ConfigError where pyarrow isn't installed.
+    """The index of a pack, or of shards without one (made if none is kept). Raises PackError, and
+    ConfigError if pyarrow isn't installed.
     """
     from headrace.sources.pack_index import FILE_NAME, PackIndex
     from headrace.sources.tar_index import changed_shards, find_tar_index, resolved_shards

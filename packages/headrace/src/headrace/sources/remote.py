@@ -138,7 +138,7 @@ class RemotePackSource(RemoteSource, PackSource):
         return self.paths.tobytes().decode().split("\0")[:-1]
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
-        """The bytes of `samples`, each 0 or more. Raises PackError where the index names none."""
+        """The bytes of `samples`, each 0 or more. Raises PackError if the index names none."""
         order = np.asarray(samples, np.int64)
         rows = order if self.rows is None else self.rows[order]
         self._check(order, rows)

@@ -154,12 +154,12 @@ class Source(ABC):
         return None
 
     def stats(self) -> RemoteStats | None:
-        """What this process has fetched so far; None without a store."""
+        """What this process has fetched so far, or None without a store."""
         return None
 
 
 def source_of(dataset: Any) -> Source | None:
-    """The source of one of Headrace's own datasets, or of what `dataset` is a Subset of; None for others."""
+    """The source of one of Headrace's own datasets, or of what `dataset` is a Subset of, or None."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     source = getattr(dataset, "source", None)

@@ -132,13 +132,13 @@ def is_lmdb(file: Path) -> bool:
 
 
 def image_of(sample: TarSample) -> Field | None:
-    """The member that is the sample's image; None where it has none."""
+    """The member that is the sample's image, or None if it has none."""
     by_extension = {field.extension.lower(): field for field in sample.fields}
     return next((by_extension[name] for name in IMAGE_EXTENSIONS if name in by_extension), None)
 
 
 def label_of(sample: TarSample, shard: Path) -> int:
-    """What the sample's .cls member says, as WebDataset writes it; -1 where it has none.
+    """What the sample's .cls member says, as WebDataset writes it, or -1 if it has none.
 
     Raises:
         PackError: it isn't a decimal number.
@@ -185,7 +185,7 @@ def kept_index(shards: Sequence[Path]) -> Path:
 
 
 def find_tar_index(shards: Sequence[Path]) -> PackIndex:
-    """The kept index of `shards` (absolute paths), made (again) where there is none or a shard has changed.
+    """The kept index of `shards` (absolute paths), made (again) if there is none or a shard has changed.
 
     Raises:
         PackError: a shard can't be read, or none of them holds an image.

@@ -31,13 +31,13 @@ class _Arrays(Kind):
     def read(cls, dataset: Any) -> Recognized | Refusal:
         """See `Kind`."""
         name = type(dataset).__name__
-        images = patched_reason(dataset, type(dataset)) or cls.images(dataset)
+        images = patched_reason(dataset, type(dataset)) or cls._images(dataset)
         if isinstance(images, str):
             return Refusal(name, images)
         n, height, width, channels = images.shape
         if channels != len(cls.mode) or not all(0 < edge <= MAX_EDGE for edge in (height, width)):
             return Refusal(name, f"its data has shape {list(dataset.data.shape)}, which isn't that of images")
-        labels = cls.labels(dataset)
+        labels = cls._labels(dataset)
         if labels is None or len(labels) != n:
             return Refusal(name, "its labels aren't one int per image")
         return Recognized(
@@ -52,11 +52,11 @@ class _Arrays(Kind):
 
     @classmethod
     @abstractmethod
-    def images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
+    def _images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
         """The images, a view [n, height, width, channels], or why there are none."""
 
     @classmethod
-    def labels(cls, dataset: Any) -> Labels | None:
+    def _labels(cls, dataset: Any) -> Labels | None:
         """The labels, or None if they aren't integers."""
         return _integers(dataset.targets if hasattr(dataset, "targets") else dataset.labels)
 
@@ -68,17 +68,15 @@ class GrayArrays(_Arrays):
     mode = "L"
 
     @classmethod
-    def images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
-        """See above."""
+    def _images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
         data = dataset.data
         if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3:
             return "its data isn't a tensor of uint8 with 3 dimensions"
         return f"its data is on {data.device}" if data.device.type != "cpu" else data.numpy()[..., None]
 
     @classmethod
-    def labels(cls, dataset: Any) -> Labels | None:
-        """See above; QMNIST has a row of numbers per image."""
-        targets = dataset.targets
+    def _labels(cls, dataset: Any) -> Labels | None:
+        targets = dataset.targets  # QMNIST: a row of numbers per image
         if type(dataset) is not datasets.QMNIST:
             return _integers(targets)
         if not dataset.compat or not isinstance(targets, torch.Tensor) or targets.ndim != 2:
@@ -93,8 +91,7 @@ class ColorArrays(_Arrays):
     mode = "RGB"
 
     @classmethod
-    def images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
-        """See above."""
+    def _images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
         data = dataset.data
         if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 4:
             return "its data isn't an array of uint8 with 4 dimensions"
@@ -107,14 +104,13 @@ class CIFAR(ColorArrays):
     classes = (datasets.CIFAR10, datasets.CIFAR100)
 
     @classmethod
-    def images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
-        """See above."""
-        images = super().images(dataset)
+    def _images(cls, dataset: Any) -> npt.NDArray[np.uint8] | str:
+        images = super()._images(dataset)
         return images if isinstance(images, str) else dataset.data
 
     @classmethod
-    def labels(cls, dataset: Any) -> Labels | None:
-        """See above; torch's collation keeps the type of anything but Python's ints."""
+    def _labels(cls, dataset: Any) -> Labels | None:
+        # torch's collation keeps the type of anything but Python's ints.
         if type(dataset.targets) is not list or not set(map(type, dataset.targets)) <= {int}:
             return None
         try:

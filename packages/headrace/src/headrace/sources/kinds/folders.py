@@ -32,9 +32,9 @@ class Folders(Kind):
         reason = patched_reason(dataset, DatasetFolder)
         if reason is not None or mode is None:
             return Refusal(what, reason or _loader_reason(dataset.loader))
-        found = read_files(what, dataset, dataset, mode=mode, tensors=tensors)
-        problem = _tensors_problem(found.source) if tensors and isinstance(found, Recognized) else ""
-        return Refusal(what, problem) if problem else found
+        files = read_files(what, dataset, dataset, mode=mode, tensors=tensors)
+        problem = _tensors_problem(files.source) if tensors and isinstance(files, Recognized) else ""
+        return Refusal(what, problem) if problem else files
 
 
 def read_files(what: str, dataset: Any, listing: Any, **more: Any) -> Recognized | Refusal:

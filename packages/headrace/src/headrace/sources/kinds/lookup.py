@@ -36,14 +36,10 @@ def read_dataset(dataset: Any) -> Reading:
 
 
 def _kind_of(cls: type) -> type[Kind] | None:
-    return next(
-        (
-            kind
-            for kind in _kinds
-            if cls in kind.classes or any(is_class(cls, name) for name in kind.imported)
-        ),
-        None,
-    )
+    for kind in _kinds:
+        if cls in kind.classes or any(is_class(cls, name) for name in kind.imported):
+            return kind
+    return None
 
 
 def _refuse_subclass(cls: type, known: type) -> Refusal:

@@ -56,16 +56,16 @@ class Concatenations(Kind):
                 return Refusal(f"ConcatDataset of {part.what}", part.reason)
         others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
         what = f"ConcatDataset(n={len(dataset)}) of {parts[0].what}{others}"
-        found = [part for part in parts if isinstance(part, Recognized)]
-        sources = [part.source for part in found if type(part.source) is ImageSource]
+        images = [part for part in parts if isinstance(part, Recognized)]
+        sources = [part.source for part in images if type(part.source) is ImageSource]
         if len(sources) < len(parts):
             return Refusal(what, "only data sets of image files are read natively one after another")
         if np.cumsum([len(source) for source in sources]).tolist() != dataset.cumulative_sizes:
             return Refusal(what, "a data set in it has another length than when they were concatenated")
-        reason = _difference(found)
+        reason = _difference(images)
         if reason is not None:
             return Refusal(what, reason)
-        return replace(found[0], what=what, source=concatenate(sources), note="", root=None)
+        return replace(images[0], what=what, source=concatenate(sources), note="", root=None)
 
 
 def _difference(parts: Sequence[Recognized]) -> str | None:
