@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFile
 
-# Pillow's encoder wants optimised and progressive files to fit its buffer; noise is larger than it guesses.
+# Pillow's encoder wants optimized and progressive files to fit its buffer; noise is larger than it guesses.
 ImageFile.MAXBLOCK = 1 << 24
 
 # Pillow's save arguments by the name of the kind; "gray" changes the mode.

@@ -73,7 +73,7 @@ class Component:
     id: int
     h: int = 1
     v: int = 1
-    quantiser: int = 0
+    quantizer: int = 0
     dc: int = 0
     ac: int = 0
 
@@ -82,7 +82,7 @@ def ycbcr(h: int, v: int) -> list[Component]:
     return [Component(1, h, v), Component(2), Component(3)]
 
 
-def quantisers(number: int = 0, *, bits: int = 8, most: int = 40) -> bytes:
+def quantizers(number: int = 0, *, bits: int = 8, most: int = 40) -> bytes:
     values = np.random.default_rng(5).integers(1, most + 1, 64)
     if bits == 8:
         return segment(DQT, bytes((number, *values.tolist())))
@@ -98,7 +98,7 @@ def frame(
 ) -> bytes:
     payload = bytes((precision, *height.to_bytes(2, "big"), *WIDTH.to_bytes(2, "big"), len(components)))
     for each in components:
-        payload += bytes((each.id, each.h << 4 | each.v, each.quantiser))
+        payload += bytes((each.id, each.h << 4 | each.v, each.quantizer))
     return segment(sof, payload)
 
 
@@ -138,9 +138,9 @@ def noise(
     before_restarts: bytes = b"",
     **of_frame: Any,
 ) -> bytes:
-    """A whole file. `before`: segments after SOI; `tables`: quantisers and Huffman tables."""
+    """A whole file. `before`: segments after SOI; `tables`: quantizers and Huffman tables."""
     data = bytes((0xFF, SOI)) + before
-    data += quantisers() + huffman() if tables is None else tables
+    data += quantizers() + huffman() if tables is None else tables
     data += frame(components, **of_frame)
     if restart:
         data += segment(DRI, restart.to_bytes(2, "big"))
@@ -188,7 +188,7 @@ def all_in_one(marker: int) -> Callable[[list[bytes]], list[bytes]]:
 
 GRAY = [Component(1)]
 RGB_IDS = [Component(ord(c)) for c in "RGB"]
-OTHER_TABLES = [Component(1, 2, 2, quantiser=2, dc=1, ac=3), *(Component(i, 1, 1, 3, 3, 1) for i in (2, 3))]
+OTHER_TABLES = [Component(1, 2, 2, quantizer=2, dc=1, ac=3), *(Component(i, 1, 1, 3, 3, 1) for i in (2, 3))]
 
 FOUR = [Component(i) for i in range(1, 5)]
 FOUR_SAMPLED = [Component(1, 2, 2), Component(2), Component(3), Component(4, 2, 2)]
@@ -201,8 +201,8 @@ FOUR_COMPONENTS: dict[str, Callable[[], bytes]] = {
     "four components, JFIF and Adobe": lambda: noise(
         FOUR, before=segment(APP0, JFIF) + segment(APP14, ADOBE + b"\2")
     ),
-    "YCCK, colour at half the size": lambda: noise(FOUR_SAMPLED, before=segment(APP14, ADOBE + b"\2")),
-    "CMYK, colour at half the size": lambda: noise(FOUR_SAMPLED),
+    "YCCK, color at half the size": lambda: noise(FOUR_SAMPLED, before=segment(APP14, ADOBE + b"\2")),
+    "CMYK, color at half the size": lambda: noise(FOUR_SAMPLED),
     "CMYK, one scan for each component": lambda: noise(FOUR_SAMPLED, scans=[[0], [1], [2], [3]]),
     **{
         f"YCCK, a restart every {n} MCUs": lambda n=n: noise(  # type: ignore[misc]
@@ -225,18 +225,18 @@ TAKEN: dict[str, Callable[[], bytes]] = {
     "gray with factors 3×1": lambda: noise([Component(1, 3, 1)]),
     "gray with restarts": lambda: noise([Component(1, 2, 2)], restart=3),
     "SOF1": lambda: noise(ycbcr(2, 2), sof=SOF1),
-    "16-bit quantisers": lambda: noise(
-        ycbcr(2, 2), sof=SOF1, tables=quantisers(bits=16, most=300) + huffman()
+    "16-bit quantizers": lambda: noise(
+        ycbcr(2, 2), sof=SOF1, tables=quantizers(bits=16, most=300) + huffman()
     ),
-    "16-bit quantisers in a baseline file": lambda: noise(
-        ycbcr(2, 1), tables=quantisers(bits=16, most=300) + huffman()
+    "16-bit quantizers in a baseline file": lambda: noise(
+        ycbcr(2, 1), tables=quantizers(bits=16, most=300) + huffman()
     ),
-    "quantisers over 32767": lambda: noise(ycbcr(2, 2), tables=quantisers(bits=16, most=65535) + huffman()),
+    "quantizers over 32767": lambda: noise(ycbcr(2, 2), tables=quantizers(bits=16, most=65535) + huffman()),
     "tables 1 to 3": lambda: noise(
-        OTHER_TABLES, tables=quantisers(2) + quantisers(3, most=9) + huffman(1) + huffman(3)
+        OTHER_TABLES, tables=quantizers(2) + quantizers(3, most=9) + huffman(1) + huffman(3)
     ),
     "tables defined twice": lambda: noise(
-        ycbcr(2, 2), tables=quantisers(most=3) + huffman() + quantisers() + huffman()
+        ycbcr(2, 2), tables=quantizers(most=3) + huffman() + quantizers() + huffman()
     ),
     "identifiers 0 to 2": lambda: noise([Component(0, 2, 2), Component(1), Component(2)]),
     "identifiers 255 and down": lambda: noise([Component(255, 2, 2), Component(254), Component(253)]),
@@ -248,7 +248,7 @@ TAKEN: dict[str, Callable[[], bytes]] = {
     "an Adobe marker cut short": lambda: noise(ycbcr(2, 2), before=segment(APP14, ADOBE)),
     "a JFIF marker cut short": lambda: noise(ycbcr(2, 2), before=segment(APP0, JFIF[:9])),
     "all Huffman tables in one segment": lambda: rearranged(all_in_one(DHT)),
-    "all quantisers in one segment": lambda: rearranged(all_in_one(DQT)),
+    "all quantizers in one segment": lambda: rearranged(all_in_one(DQT)),
     "tables behind the frame": lambda: rearranged(lambda s: sorted(s, key=lambda each: each[1] != SOF0)),
     "fill bytes before every segment": lambda: rearranged(
         lambda s: [b"\xff" * (i % 4) + e for i, e in enumerate(s)]
@@ -270,7 +270,7 @@ TAKEN: dict[str, Callable[[], bytes]] = {
 REFUSED: dict[str, Callable[[], bytes]] = {
     "Motion JPEG: no Huffman tables": lambda: rearranged(without(DHT)),
     "Motion JPEG with restarts": lambda: rearranged(without(DHT), restart_marker_blocks=2),
-    "no quantisers": lambda: rearranged(without(DQT)),
+    "no quantizers": lambda: rearranged(without(DQT)),
     "no frame": lambda: rearranged(without(SOF0)),
     "two frames": lambda: rearranged(lambda s: [*s, next(e for e in s if e[1] == SOF0)]),
     "height told later": lambda: noise(ycbcr(2, 2), height=0),

@@ -29,7 +29,7 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
 
 
 def mix(x: int) -> int:
-    """The finaliser of splitmix64."""
+    """The finalizer of splitmix64."""
     full = (1 << 64) - 1
     x = (x + 0x9E3779B97F4A7C15) & full
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & full

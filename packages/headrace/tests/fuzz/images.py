@@ -33,7 +33,7 @@ from support.pngs import GRAY, KINDS, PALETTE, RGB, png
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
-# Pillow's encoder wants an optimised file to fit its buffer, and noise is larger than it guesses.
+# Pillow's encoder wants an optimized file to fit its buffer, and noise is larger than it guesses.
 ImageFile.MAXBLOCK = 1 << 24
 
 CROPS = 3

@@ -31,7 +31,7 @@ def with_exif() -> bytes:
     return saved(exif=exif, comment=b"a comment", icc_profile=bytes(70000))
 
 
-def sixteen_bit_quantisers() -> bytes:
+def sixteen_bit_quantizers() -> bytes:
     return saved(qtables=[[min(65535, 16 + 40 * i) for i in range(64)]] * 2)
 
 
@@ -53,7 +53,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "black and white": lambda: saved("1"),
     "coarse": lambda: saved(quality=1),
     "fine": lambda: saved(quality=100, subsampling=0),
-    "sixteen bit quantisers": sixteen_bit_quantisers,
+    "sixteen bit quantizers": sixteen_bit_quantizers,
 }
 
 
@@ -87,7 +87,7 @@ def test_pixels_stay(name: str, interval: int, optimize: bool) -> None:
     with Image.open(io.BytesIO(out)) as image:
         assert "progressive" not in image.info
     frames = [marker for marker, _ in segments(out) if 0xC0 <= marker <= 0xC2]
-    assert frames == [0xC1 if name == "sixteen bit quantisers" else 0xC0]
+    assert frames == [0xC1 if name == "sixteen bit quantizers" else 0xC0]
 
 
 @pytest.mark.parametrize("name", ["4:2:0", "4:2:2", "4:4:4", "gray", "progressive", "restart markers"])
@@ -104,7 +104,7 @@ def test_transcoding_twice_changes_nothing() -> None:
         assert ffi.jpeg_transcode(once) == once, name
 
 
-def test_optimised_tables_make_files_smaller() -> None:
+def test_optimized_tables_make_files_smaller() -> None:
     source = saved(quality=75)
     plain = ffi.jpeg_transcode(source, restart_interval=0, optimize=False)
     assert plain == source  # Pillow writes the standard tables, too
@@ -153,7 +153,7 @@ def test_markers_are_kept_or_stripped() -> None:
     assert len(stripped) < len(kept) - 70000
 
 
-def test_what_the_colours_mean_is_never_stripped() -> None:
+def test_what_the_colors_mean_is_never_stripped() -> None:
     for source in (saved("CMYK"), saved(keep_rgb=True)):
         out = ffi.jpeg_transcode(source, copy_markers=False)
         assert np.array_equal(pixels(out), pixels(source))

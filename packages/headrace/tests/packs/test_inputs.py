@@ -255,7 +255,7 @@ def test_datasets_that_tell_their_files_are_packed_from_them(tmp_path: Path) -> 
 
 
 class Pictures(Dataset[Any]):
-    classes = ("gray", "colour")
+    classes = ("gray", "color")
 
     def __len__(self) -> int:
         return 5
@@ -271,7 +271,7 @@ def test_images_of_datasets_are_encoded_as_specified(tmp_path: Path) -> None:
         headrace.pack(Pictures(), tmp_path / "dest")
     headrace.pack(Pictures(), tmp_path / "dest", reencode="png", workers=2)
     pack = headrace.PackedDataset(tmp_path / "dest")
-    assert pack.classes == ["gray", "colour"]
+    assert pack.classes == ["gray", "color"]
     assert pack.key(3) == "00000003"
     for i in range(5):
         image, label = Pictures()[i]

@@ -76,7 +76,7 @@ GAUGES: tuple[Scalar, ...] = (
     ),
 )
 # (name, what it is, name of a label, numbers by its values)
-LABELLED_COUNTERS: tuple[tuple[str, str, str, Callable[[LoaderStats], Mapping[str, float]]], ...] = (
+LABELED_COUNTERS: tuple[tuple[str, str, str, Callable[[LoaderStats], Mapping[str, float]]], ...] = (
     ("stage_samples", "Samples that went through the stage.", "stage", _of_stages("samples")),
     ("stage_seconds", "Thread time that the stage took.", "stage", _of_stages("seconds")),
     ("stage_bytes", "Bytes that the stage read, wrote or copied.", "stage", _of_stages("bytes")),
@@ -120,7 +120,7 @@ class Collector:
         for name, each in stats.items():
             waits.add_metric((name,), [(_bound(b), n) for b, n in each.waits], each.stall_seconds)
         yield waits
-        for metric, text, label, values in LABELLED_COUNTERS:
+        for metric, text, label, values in LABELED_COUNTERS:
             family = metrics.CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", label))
             for name, each in stats.items():
                 for value_of_label, count in values(each).items():

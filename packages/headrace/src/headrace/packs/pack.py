@@ -57,7 +57,7 @@ def pack(
             as one, or gives (PIL image, label), which needs `reencode`.
         dest: the folder to make, or its URL: one that doesn't exist, an empty one, or the same call's pack.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).
-        optimize: rewrite JPEGs without loss: optimised Huffman tables, and restart markers that let any
+        optimize: rewrite JPEGs without loss: optimized Huffman tables, and restart markers that let any
             decoder begin in the middle; about 2.6 % smaller, and three times the work. Pixels don't change.
             Files that can't be transcoded without loss are kept as they are, and named in `kept`.
         strip: drop EXIF, ICC profiles and comments on the way. Needs `optimize`.
