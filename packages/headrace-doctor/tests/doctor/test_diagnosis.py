@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace_doctor.doctor import verdicts
 from headrace_doctor.doctor.diagnosis import diagnose
 from headrace_doctor.doctor.verdicts import KINDS
 from headrace_doctor.errors import DoctorError
@@ -476,3 +479,22 @@ FEW.ended, FEW.phases[0] = "script ended", made.phase(ACTUAL, 0.0005, 0.1, 0.1, 
 def test_too_little_is_an_error_that_says_why(observation: Observation, message: str) -> None:
     with pytest.raises(DoctorError, match=message):
         diagnose(observation)
+
+
+def test_the_verdict_of_the_documentation_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "adding-a-verdict.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(code, names)
+    monkeypatch.setattr(verdicts, "VERDICTS", (*verdicts.VERDICTS, names["VERDICT"]))
+    monkeypatch.setitem(KINDS, "pinned", names["VERDICT"])
+    looks = [made.look(SUPPLY, {"pin": {"pin": [100, 0, 2.0, 0.0]}}, role="main")]
+    observation = three((0.06, 0.04), 0.04, 0.1, looks=looks)
+    assert observation.loader is not None
+    observation.loader.arguments["pin_memory"] = True
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "pinned"
+    assert "pins each sample for 1.56 ms" in diagnosis.verdict.sentence
+    assert diagnosis.advice[0].settings == {"loader": {"pin_memory": False}}
+    assert "Pinning without a device" in str(diagnosis)
+    assert "Pinning without a device" in diagnosis.to_html()
