@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace_doctor.doctor import host
-from headrace_doctor.doctor.host import examine
+from headrace_doctor.doctor.host import examine, storage_findings
 from headrace_doctor.doctor.records import Finding
-from headrace_doctor.doctor.storage import storage_findings
 from headrace_doctor.errors import size
 from headrace_doctor.machine import FileLimit, Space
 from headrace_doctor.measure.storage import Mount, Rates, Reads, Storage

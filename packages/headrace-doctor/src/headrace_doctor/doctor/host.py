@@ -1,13 +1,14 @@
-"""The checkup of a machine: cores, memory, limits, decoding, GPUs, and whether torch reaches them."""
+"""The checkup of a machine: cores, memory, limits, decoding, storage, and whether torch reaches the GPUs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from headrace_doctor.doctor.records import Checkup, Finding, Judgement
-from headrace_doctor.doctor.storage import storage_findings
-from headrace_doctor.errors import size
+from headrace_doctor.errors import duration, size
 from headrace_doctor.machine import FileLimit, Space
+from headrace_doctor.measure.storage import IN_FLIGHT, RANDOM_READ, Mount, Rates, Storage
 from headrace_doctor.measure.survey import Cores, Decoding, Machine, Memory, TorchBuild
 
 # Share of the cores' time in use before measuring: more than the few percent of a desktop or of daemons.
@@ -27,6 +28,25 @@ OWN_FILES = 200
 # A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
 # throttled, emulated, or very old.
 SLOW_CORE = 260.0
+# Less is read in no time, mostly from caches, and says nothing about an epoch.
+LEAST_BYTES = 8_000_000
+# Share of the available memory that the files of a data set may take and stay cached until the next epoch.
+FITS = 0.5
+# Mean size in bytes of files that are containers of many samples (tar shards, LMDB): packing would not help.
+LARGE_FILE = 8 << 20
+# Failures that are listed.
+NAMED = 3
+IN_VOLUME = "docker run -v /path/of/data:/data"
+COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
+COPY_ELSEWHERE = "Copy the data to a faster disk before the training."
+PLACES: dict[str, tuple[str, Judgement, str]] = {
+    "local": ("", "good", ""),
+    "memory": ("in memory", "good", ""),
+    "network": ("over the network", "note", f"Each open and read waits for the server. {COPY_HERE}"),
+    "host": ("shared by the host", "note", f"Each open and read is a request to the host. {COPY_HERE}"),
+    "fuse": ("by a program, FUSE", "note", f"Each open and read goes through another process. {COPY_HERE}"),
+    "layers": ("the container's layers", "note", f"Data belongs into a volume: {IN_VOLUME}."),
+}
 
 
 def cores_finding(cores: Cores) -> Finding:
@@ -58,13 +78,10 @@ def memory_finding(memory: Memory, cores: int) -> Finding:
     value = f"{size(memory.available)} available of {size(memory.limit or memory.total)}"
     if memory.limit is not None:
         value += f" (cgroup limit; the host has {size(memory.total)})"
-    judgement: Judgement = "good"
-    remedy = ""
-    if memory.available < forked:
-        judgement = "bad"
+    judgement, remedy = _judged(memory.available, forked, spawned), ""
+    if judgement == "bad":
         remedy = f"{cores} workers with their batches need {size(forked)}: fewer workers, or more memory."
-    elif memory.available < spawned:
-        judgement = "note"
+    elif judgement == "note":
         remedy = (
             f"{cores} workers started by spawn or forkserver need {size(spawned)}:"
             ' multiprocessing_context="fork", or fewer workers.'
@@ -82,8 +99,7 @@ def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
         remedy = "mount -t tmpfs tmpfs /dev/shm, or num_workers=0: workers need it."
         return Finding(name, "no /dev/shm", "bad", remedy)
     one, two = cores * PREFETCH * BATCH_BYTES, 2 * cores * PREFETCH * BATCH_BYTES
-    judgement: Judgement = "bad" if shared.free < one else "note" if shared.free < two else "good"
-    remedy = ""
+    judgement, remedy = _judged(shared.free, one, two), ""
     if judgement != "good":
         wanted = -(-two // 2**30)
         remedy = (
@@ -96,15 +112,13 @@ def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
 
 
 def files_finding(limit: FileLimit, cores: int) -> Finding:
-    """Bad where a worker per core needs more files than may be open, a note where two per core do.
+    """Bad if a worker per core needs more files than may be open, a note where two per core do.
 
     Beyond it torch says "Too many open files", or "received 0 items of ancdata".
     """
     one, two = (OWN_FILES + workers * FILES_PER_WORKER for workers in (cores, 2 * cores))
-    judgement: Judgement = "good"
-    remedy = ""
-    if limit.soft is not None and limit.soft < two:
-        judgement = "bad" if limit.soft < one else "note"
+    judgement, remedy = _judged(math.inf if limit.soft is None else limit.soft, one, two), ""
+    if judgement != "good":
         wanted = max(65536, two)
         remedy = f"ulimit -n {wanted}"
         if limit.hard is not None and limit.hard < wanted:
@@ -169,6 +183,89 @@ def torch_finding(build: TorchBuild, gpus: int) -> Finding:
     else:
         remedy = build.reason or "torch says no reason: python -c 'import torch; torch.cuda.init()'"
     return Finding(name, f"{build.version}; reaches no GPU", "bad", remedy, details)
+
+
+def storage_findings(
+    storage: Storage, decoding: Decoding, cores: float, available: int
+) -> tuple[Finding, ...]:
+    """The file system, the number of files, and how fast they are read.
+
+    Random reads are bad if many in flight deliver fewer bytes than `cores` cores decode with Pillow, a note
+    if they deliver fewer than those decode with Headrace, or if the files fit into the available memory.
+    """
+    findings = [_mount_finding(storage.mount), _files_finding(storage, available)]
+    if storage.rates is None:
+        return tuple(findings)
+    if storage.rates.failures:
+        failures = storage.rates.failures
+        more = f", and {len(failures) - NAMED:,} more" if len(failures) > NAMED else ""
+        value, details = ", ".join(failures[:NAMED]) + more, {"failures": list(failures)}
+        remedy = "Permission denied: chmod -R a+rX the folder. Input/output error: the disk or server fails."
+        findings.append(Finding("unreadable files", value, "bad", remedy, details))
+    if storage.bytes < LEAST_BYTES:
+        text = f"only {size(storage.bytes)} to read: too little to measure"
+        findings.append(Finding("reads", text, "unknown", "Use the folder of the whole data set."))
+    else:
+        findings.append(_reads_finding(storage, storage.rates, decoding, cores, available))
+    return tuple(findings)
+
+
+def _mount_finding(mount: Mount | None) -> Finding:
+    if mount is None:
+        return Finding("file system", "unknown", "unknown")
+    where, judgement, remedy = PLACES[mount.place]
+    value = f"{mount.kind} of {mount.source} at {mount.point}" + (f" ({where})" if where else "")
+    return Finding("file system", value, judgement, remedy, {**asdict(mount), "point": str(mount.point)})
+
+
+def _files_finding(storage: Storage, available: int) -> Finding:
+    details = {"files": storage.files, "bytes": storage.bytes, "complete": storage.complete}
+    if not storage.files:
+        remedy = "Use the data set's own folder."
+        return Finding("files", "none of 4 KiB or more", "unknown", remedy, details)
+    value = f"{'' if storage.complete else 'more than '}{size(storage.bytes)} in {storage.files:,}"
+    value += "; they fit into memory" if _fits(storage, available) else ""
+    return Finding("files", value, "good", details=details)
+
+
+def _reads_finding(
+    storage: Storage, rates: Rates, decoding: Decoding, cores: float, available: int
+) -> Finding:
+    by_pillow = cores * decoding.pillow_per_core * decoding.image_bytes
+    by_headrace = cores * (decoding.headrace_per_core or decoding.pillow_per_core) * decoding.image_bytes
+    alone, parallel = rates.random, rates.parallel
+    kind = "whole files" if storage.bytes / storage.files < RANDOM_READ else "128 KiB each"
+    value = (
+        f"{parallel.reads / parallel.seconds:,.0f}/s with {IN_FLIGHT} in flight"
+        f" ({size(parallel.bytes_per_second)}/s, {kind}), {alone.reads / alone.seconds:,.0f}/s one at a time"
+        f" ({duration(alone.seconds / max(1, alone.reads))} each)"
+    )
+    value += "" if rates.direct else "; the page cache was dropped by request, not bypassed"
+    details = {
+        "rates": asdict(rates),
+        "pillow_bytes_per_second": by_pillow,
+        "headrace_bytes_per_second": by_headrace,
+    }
+    judgement = _judged(parallel.bytes_per_second, by_pillow, by_headrace)
+    if judgement == "good":
+        return Finding("random reads", value, "good", details=details)
+    decoder, most = ("Pillow", by_pillow) if judgement == "bad" else ("Headrace", by_headrace)
+    remedy = f"{cores:g} cores decode {size(most)}/s with {decoder}: reads are the bottleneck."
+    if judgement == "bad" and _fits(storage, available):
+        remedy += " Only in the first epoch: the files fit into memory."
+        return Finding("random reads", value, "note", remedy, details)
+    remedy += f" {COPY_ELSEWHERE if storage.bytes / storage.files >= LARGE_FILE else COPY_HERE}"
+    return Finding("random reads", value, judgement, remedy, details)
+
+
+def _fits(storage: Storage, available: int) -> bool:
+    """Whether all files stay in the page cache from one epoch to the next."""
+    return storage.complete and storage.bytes <= FITS * available
+
+
+def _judged(have: float, least: float, enough: float) -> Judgement:
+    """Whether there is enough of something."""
+    return "bad" if have < least else "note" if have < enough else "good"
 
 
 def examine(machine: Machine) -> Checkup:

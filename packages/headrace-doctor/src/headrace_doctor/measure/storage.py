@@ -20,6 +20,8 @@ from typing import Literal, NamedTuple
 
 import psutil
 
+from headrace_doctor.measure.images import walk
+
 # Offsets and lengths of direct reads are multiples of the device's block, at most this on today's devices.
 BLOCK = 4096
 # An image of ImageNet has 115 kB on average (147.9 GB in 1,281,167 files).
@@ -178,15 +180,9 @@ def _find(path: Path) -> tuple[list[_File], bool]:
     os.scandir(path).close()  # raises if it can't be listed
     end = time.perf_counter() + FIND
     files: list[_File] = []
-    seen: set[str] = set()
-    for folder, folders, names in os.walk(path, followlinks=True):
+    for folder, names in walk(str(path), []):
         if time.perf_counter() > end:
             return files, False
-        real = os.path.realpath(folder)
-        if real in seen:  # links to folders may go round
-            folders.clear()
-            continue
-        seen.add(real)
         for name in names:
             if time.perf_counter() > end or len(files) >= MOST_FILES:
                 return files, False
