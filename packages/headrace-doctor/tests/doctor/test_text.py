@@ -27,13 +27,13 @@ Record = Callable[[], Checkup | Diagnosis]
 RECORDS: dict[str, Record] = {"machine": records.machine, **records.ALL}
 
 
-def printed(record: Checkup | Diagnosis, width: int = 80, colour: bool = False) -> str:
+def printed(record: Checkup | Diagnosis, width: int = 80, color: bool = False) -> str:
     out = StringIO()
     console = Console(
         file=out,
         width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
+        force_terminal=color,
+        color_system="standard" if color else None,
         legacy_windows=False,
     )
     if isinstance(record, Checkup):
@@ -76,11 +76,11 @@ def test_the_bottleneck_and_the_one_change_come_first() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_colour_adds_nothing_that_must_be_read(name: str) -> None:
-    coloured = printed(RECORDS[name](), colour=True)
-    assert "\x1b[" in coloured
-    # Bars aside: what they are short of is drawn in colour, and left out without.
-    shown = (Text.from_ansi(text).plain for text in (coloured, printed(RECORDS[name]())))
+def test_color_adds_nothing_that_must_be_read(name: str) -> None:
+    colored = printed(RECORDS[name](), color=True)
+    assert "\x1b[" in colored
+    # Bars aside: what they are short of is drawn in color, and left out without.
+    shown = (Text.from_ansi(text).plain for text in (colored, printed(RECORDS[name]())))
     words = [
         [line.replace("━", "").replace("╸", "").replace("╺", "").split() for line in text.splitlines()]
         for text in shown

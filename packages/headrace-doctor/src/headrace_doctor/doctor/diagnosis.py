@@ -1,4 +1,4 @@
-"""From an observation to a diagnosis: causes in order, and advice in order of its gain."""
+"""Turns an observation into a diagnosis: causes in order, and advice in order of its gain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Report(Diagnosis):
 
 
 def diagnose(observation: Observation) -> Report:
-    """What starves the step of this observation, and what to change.
+    """Finds what starves the step of this observation, and what to change.
 
     Raises:
         DoctorError: too little was measured; the message says what.
@@ -131,7 +131,7 @@ def taken(case: Case) -> str:
 
 
 def weight(candidate: Candidate) -> float:
-    """What speaks for a candidate: the logarithm of its gain, less if it asks for more than an argument."""
+    """The weight of a candidate: the logarithm of its gain, less if it asks for more than an argument."""
     asks_more = candidate.ideal or candidate.settings.get("headrace")
     return math.log(candidate.gain) * (WEIGHT_OF_BOUNDS if asks_more else 1.0)
 
@@ -253,7 +253,7 @@ def unexplained(case: Case) -> Cause:
 
 
 def advice(case: Case, found: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, each with an upper bound of its gain, by cause."""
+    """The changes that would bring something, each with an upper bound of its gain, by cause."""
     first = next((one.kind for one in found if one.kind), "")
     helpful = [replace(one, kind=one.kind or first) for one in found if first]
     kinds = list(dict.fromkeys(one.kind for one in helpful))

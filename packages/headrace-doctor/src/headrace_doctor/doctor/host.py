@@ -50,7 +50,7 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 
 
 def cores_finding(cores: Cores) -> Finding:
-    """A note where fewer cores are usable than visible, or other processes use them."""
+    """A note if fewer cores are usable than visible, or other processes use them."""
     limits = []
     if cores.affinity < cores.host:
         limits.append(f"affinity {cores.affinity}")
@@ -72,7 +72,7 @@ def cores_finding(cores: Cores) -> Finding:
 
 
 def memory_finding(memory: Memory, cores: int) -> Finding:
-    """Bad where a forked worker per core and its batches don't fit, a note where spawned ones don't."""
+    """Bad if a forked worker per core and its batches don't fit, a note if spawned ones don't."""
     batches = cores * PREFETCH * BATCH_BYTES
     forked, spawned = cores * FORKED_WORKER + batches, cores * SPAWNED_WORKER + batches
     value = f"{size(memory.available)} available of {size(memory.limit or memory.total)}"
@@ -90,7 +90,7 @@ def memory_finding(memory: Memory, cores: int) -> Finding:
 
 
 def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
-    """Bad where the batches of a worker per core don't fit, a note where those of two per core don't.
+    """Bad if the batches of a worker per core don't fit, a note if those of two per core don't.
 
     A worker that finds no room there dies of a bus error.
     """
@@ -112,7 +112,7 @@ def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
 
 
 def files_finding(limit: FileLimit, cores: int) -> Finding:
-    """Bad if a worker per core needs more files than may be open, a note where two per core do.
+    """Bad if a worker per core needs more files than may be open, a note if two per core do.
 
     Beyond it torch says "Too many open files", or "received 0 items of ancdata".
     """
@@ -130,7 +130,7 @@ def files_finding(limit: FileLimit, cores: int) -> Finding:
 
 
 def decoding_findings(decoding: Decoding) -> tuple[Finding, ...]:
-    """By Pillow, as torchvision's datasets do it, and by Headrace if it is installed."""
+    """The rates of Pillow, which torchvision's datasets use, and of Headrace if it is installed."""
     details = {key: value for key, value in asdict(decoding).items() if not key.startswith("headrace")}
     shape = f"{decoding.width} × {decoding.height} JPEGs"
     value, remedy = f"{decoding.pillow_per_core:,.0f} {shape} per second and core", ""

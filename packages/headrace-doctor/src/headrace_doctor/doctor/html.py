@@ -18,7 +18,7 @@ from headrace_doctor.doctor import wording
 from headrace_doctor.doctor.records import Diagnosis
 
 WIDTH, HEIGHT = 600, 100  # units of a chart, stretched to the page; no chart has more columns
-OUTLIER = 4  # times what all but a twentieth of the steps take: where the scale of steps ends at the latest
+OUTLIER = 4  # times what all but a twentieth of the steps take: the end of the scale of steps
 Points = Sequence[tuple[float, float]]
 
 
@@ -142,7 +142,7 @@ def charts(diagnosis: Diagnosis) -> list[Chart]:
 
 
 def _bands(diagnosis: Diagnosis, start: float, end: float) -> list[tuple[str, float, float]]:
-    """The phases of the examination, where usage or steps show them."""
+    """The phases of the examination, as far as usage or steps show them."""
     seen = [(one.time, one.phase) for one in diagnosis.usage] or [(s.start, s.phase) for s in diagnosis.steps]
     runs: list[tuple[str, float]] = []
     for time, phase in sorted(seen):

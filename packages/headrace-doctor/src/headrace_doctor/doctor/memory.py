@@ -1,4 +1,4 @@
-"""What takes how much memory, and what to change before it is too much."""
+"""Finds what takes too much memory, or will, and what to change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _prefetched(observation: Observation, loader: LoaderFacts) -> Finding | None
     if too_much_for:
         change = {"prefetch_factor": max(1, batches // workers // 2)}
         fewer = f"prefetch_factor={change['prefetch_factor']}, fewer workers, or uint8 batches"
-        remedy = f"too much for {too_much_for}: {fewer} that are normalised on the device"
+        remedy = f"too much for {too_much_for}: {fewer} that are normalized on the device"
     if too_much_for == "/dev/shm":
         remedy += "; or a larger /dev/shm: docker run --shm-size=16g"
     pins = loader.arguments.get("pin_memory") and observation.device is not None

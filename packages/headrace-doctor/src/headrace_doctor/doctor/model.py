@@ -40,7 +40,7 @@ IDLE = ("idle", "start", "wait")
 
 @dataclass(frozen=True)
 class Costs:
-    """What one sample costs: seconds and processor seconds of the step alone (demand) and of the loader alone
+    """Costs of one sample: seconds and processor seconds of the step alone (demand) and of the loader alone
     (supply), the cores that may be used, and whether the loader works while the step does.
     """
 

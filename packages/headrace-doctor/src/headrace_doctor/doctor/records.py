@@ -16,7 +16,7 @@ class Finding:
         name: what, as a short title: "shared memory", "empty classes".
         value: what was found, with its unit: "64 MB free at /dev/shm".
         judgement: "good"; "note": worth knowing; "bad": something to fix; "unknown": not measurable here.
-        remedy: what to do, as the user would type or write it; empty where there is nothing to do.
+        remedy: what to do, as the user would type or write it; empty if there is nothing to do.
         details: the same as numbers and names, for programs; JSON types only.
     """
 
@@ -75,7 +75,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What one stage of loading costs.
+    """The costs of one stage of loading.
 
     Attributes:
         kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "send", "receive", "pin".
@@ -84,7 +84,7 @@ class StageCost:
         seconds_per_sample: wall time of one worker.
         waiting: share of that in which it was blocked (reads, sleep) rather than computing, 0 to 1.
         samples_per_second: throughput of all workers together if this stage were the only one.
-        evidence: number of stack samples; 0: timed directly.
+        evidence: number of stack samples, or 0 if it was timed directly.
     """
 
     kind: str
@@ -139,10 +139,10 @@ class Advice:
         diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
         predicted: times as fast as now at most; 1.0 if it saves memory, and 0.0 if nothing is known.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
-            {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
+            {"worker_threads": 1}, {"headrace": true}; empty if only the user can.
         measured: speed-up measured by `--try`, or None if it was not tried.
         where, loader: "train.py:60", where the loader that it changes is iterated over, and that loader as
-            code; "": the examined loader.
+            code, or "" for the examined loader.
         alone: times as fast if what it names cost nothing, and all else as much as now; 0 if not estimated.
     """
 
@@ -190,8 +190,8 @@ class Usage:
         disk_read: bytes per second that its processes had read from storage, not from the page cache.
         memory: bytes resident (USS) of all of them.
         workers_memory: bytes (USS) of the workers alone.
-        gpu: 0 to 1, by NVML; None: no GPU.
-        gpu_memory: bytes; None: no GPU.
+        gpu: 0 to 1, by NVML, or None without a GPU.
+        gpu_memory: bytes, or None without a GPU.
     """
 
     time: float
@@ -206,7 +206,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What starves the training step, and what to change.
+    """The causes that starve the training step, and what to change.
 
     Attributes:
         command: that was examined.
@@ -247,11 +247,11 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Cause:
-        """What to fix first, or "healthy"."""
+        """The cause to fix first, or "healthy"."""
         return self.causes[0]
 
     def rate(self, name: str) -> Rate:
-        """That of "supply", "demand" or "actual"."""
+        """The rate of "supply", "demand" or "actual"."""
         return next(rate for rate in self.rates if rate.name == name)
 
     def to_json(self) -> dict[str, Any]:

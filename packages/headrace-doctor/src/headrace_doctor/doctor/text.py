@@ -1,4 +1,4 @@
-"""Prints checkups and diagnoses on a terminal or into a log: readable at 80 columns and without colour."""
+"""Prints checkups and diagnoses on a terminal or into a log: readable at 80 columns and without color."""
 
 from __future__ import annotations
 

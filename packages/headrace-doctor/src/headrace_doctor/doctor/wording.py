@@ -11,7 +11,7 @@ from headrace_doctor.doctor.verdicts import KINDS
 from headrace_doctor.errors import printable
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
-# A mark and a word, so that a judgement is told without colour and without the mark.
+# A mark and a word, so that a judgement is told without color and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
 # What was run for each rate.
 METHOD = {SUPPLY: "the loader alone", DEMAND: "the step alone", ACTUAL: "both together"}
@@ -61,18 +61,18 @@ def percent(share: float) -> str:
 
 
 def title(cause: Cause) -> str:
-    """What the kind of cause is called, as a heading."""
+    """The title of the kind of cause, as a heading."""
     name = KINDS[cause.kind].title
     return name[:1].upper() + name[1:]
 
 
 def judgement(verdict: Cause) -> Judgement:
-    """Of the whole script."""
+    """The judgement of the whole script."""
     return "good" if verdict.kind == "healthy" else "unknown" if verdict.kind == "undecided" else "bad"
 
 
 def certainty(cause: Cause) -> str:
-    """What it costs, and how far it is ahead of the next cause, in parentheses, or "" if neither is known."""
+    """The cost of a cause, and how far it is ahead of the next, in parentheses, or "" if neither is known."""
     costs = cause.cost > 0 and cause.kind != "healthy"
     parts = [f"costs {percent(cause.cost)} of the step's time"] if costs else []
     parts += [f"{percent(cause.margin)} ahead of the next cause"] if cause.margin else []
@@ -85,7 +85,7 @@ def times(factor: float) -> str:
 
 
 def measured(phase: str) -> str:
-    """What is measured in a phase of the examination, by its name as of `measure.observed`; "" if
+    """What is measured in a phase of the examination, by its name in `measure.observed`, or "" if
     it isn't for readers."""
     kind, _, settings = phase.partition(" ")
     text = PHASES.get(kind, "")

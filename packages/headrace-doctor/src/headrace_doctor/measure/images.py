@@ -98,7 +98,7 @@ class Place:
 
 
 class Trouble(Enum):
-    """What can be the matter with a file or folder."""
+    """A thing that can be the matter with a file or folder."""
 
     LINK = "a link whose target is missing"
     UNREADABLE = "not readable by this user, or by the storage"
@@ -135,7 +135,7 @@ class Split:
 
 
 def look_at(path: str, depth: int = DEPTH) -> Place:
-    """What lies at `path`, by names alone.
+    """Describes what lies at `path`, by names alone.
 
     Args:
         path: of a folder or file, which may be missing or closed: the result says so, nothing is raised.
@@ -346,7 +346,7 @@ def image_format(head: bytes) -> str:
 
 
 def looks_like(data: bytes) -> str:
-    """What a file seems to be that is not an image."""
+    """Names what a file seems to be that is not an image."""
     head = data[:HEAD].lstrip().lower()
     text = data[:HEAD].isascii() and data[:HEAD].decode("ascii").isprintable()
     rest = "nothing but zero bytes" if not data.strip(b"\0") else "text" if text else "unknown data"
@@ -388,7 +388,7 @@ def _decoded(chunk: tuple[Split, list[str]]) -> Troubles:
 
 
 def _by_pillow(path: str) -> tuple[Trouble, str] | None:
-    """What torchvision's loader would make of a file."""
+    """The trouble that torchvision's loader would have with a file, or None."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read()

@@ -65,7 +65,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Reads:
-    """What reading took.
+    """The time that reading took.
 
     Attributes:
         reads: number of reads.
