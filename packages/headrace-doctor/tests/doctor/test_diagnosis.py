@@ -52,7 +52,7 @@ def parts_of_the_step(close: dict[str, list[float]] | None = None, **shares: flo
     return observation
 
 
-def with_device(**seconds: float) -> Observation:
+def with_device(**seconds: Any) -> Observation:
     observation = made.healthy()
     observation.device = DeviceFacts("GPU", 0.05, {"aten::item": 1.0}, **seconds)
     return observation

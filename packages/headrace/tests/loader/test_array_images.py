@@ -60,7 +60,7 @@ def test_what_changes_between_epochs_takes_effect(cifar: Any) -> None:
 def test_images_stay_where_they_are(cifar: Any) -> None:
     plan = make_plan(Subset(cifar, [4, 4, 0])).native
     assert plan is not None
-    assert np.shares_memory(plan.source.images, cifar.data)  # type: ignore[union-attr]
+    assert np.shares_memory(plan.source.images, cifar.data)  # type: ignore[attr-defined]
 
 
 def test_batches_outlive_the_data_set(cifar: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,9 @@ def test_weights_that_make_no_mixture(arguments: tuple[list[int], list[float]], 
 
 
 def test_a_loader_resumes_a_mixture_with_another_batch_size() -> None:
-    dataset = ConcatDataset([TensorDataset(torch.arange(30)), TensorDataset(100 + torch.arange(50))])
+    dataset: ConcatDataset[Any] = ConcatDataset(
+        [TensorDataset(torch.arange(30)), TensorDataset(100 + torch.arange(50))]
+    )
 
     def loader(batch_size: int) -> headrace.DataLoader:
         sampler = MixtureSampler(dataset, [1, 1], num_samples=70)

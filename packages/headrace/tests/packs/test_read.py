@@ -273,8 +273,8 @@ def test_entry_points_outside_the_index_are_ignored(folder: ImageFolder) -> None
     ends = np.array([1 << 50, 3, 2, (1 << 64) - 1] * n, np.uint64)[:n]
     entries = EntryPoints(np.zeros(10, np.uint8), begins, ends, None)
     source = ffi.Source.of_extents(
-        plan.source.paths,  # type: ignore[union-attr]
-        plan.source.offsets,  # type: ignore[union-attr]
+        plan.source.paths,  # type: ignore[attr-defined]
+        plan.source.offsets,  # type: ignore[attr-defined]
         Extents(
             np.arange(n, dtype=np.uint32),
             np.zeros(n, np.uint64),
