@@ -291,4 +291,4 @@ class TestConcatDataset(FileTests):
 def test_every_class_of_a_source_is_tested() -> None:
     named = {cls.__name__ for kind in DATASETS for cls in kind.classes}
     tested = {name.removeprefix("Test") for name in globals()} | set(SETS)
-    assert named - tested == {"TensorDataset"}, "its rows aren't images: tests/loader/test_gather.py"
+    assert named - tested == {"TensorDataset"}, "its rows aren't images: tests/loader/test_in_memory.py"
