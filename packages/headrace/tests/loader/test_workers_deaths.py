@@ -24,7 +24,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine.caller_stream import TorchStream
-from headrace.engine.progress import NONE, Cancelled, Note, Progress
+from headrace.engine.progress import Cancelled, Progress
 from support.unknown import Jitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -356,23 +356,6 @@ def test_a_stream_of_torchs_loader_continues_after_an_error_of_its_code(exitcode
         next(stream)
     with pytest.raises(StopIteration):
         next(stream)
-
-
-def test_notes_of_what_a_worker_makes() -> None:
-    progress = Progress(2)
-    cell = progress[1]
-    assert cell.read() == Note(NONE, 0, 0)
-    cell.start(7)
-    seen = []
-    for index in cell.each([30, 10, 20], 1):
-        seen.append((index, progress[1].read().place))
-        cell.stand_in(index + 1)
-        assert progress[1].read().stand_in == index + 1
-    assert seen == [(30, 1), (10, 2), (20, 3)]
-    assert progress[1].read() == Note(7, NONE, 21)
-    cell.done()
-    assert progress[1].read().request == NONE
-    assert progress[0].read() == Note(NONE, 0, 0)
 
 
 def test_a_request_that_is_not_wanted_ends_after_the_sample_that_is_being_made() -> None:
