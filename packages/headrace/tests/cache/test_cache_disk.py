@@ -13,16 +13,18 @@ import pytest
 
 from headrace.cache import Cache
 from headrace.errors import CacheError
-from support.cache_records import BLOCK, bytes_on_disk, content, put, record
+from support.cache_records import BLOCK, bytes_on_disk, content, put, record, states
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MiB."""
+    """A disk of 8 MiB, for 2,000 files."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=2000", "tmpfs", place],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip("may not mount a disk")
@@ -127,3 +129,63 @@ def test_waiting_for_the_lock_has_a_limit(tmp_path: Path, monkeypatch: pytest.Mo
             cache.stats()
     assert cache.stats().records == 0
     cache.close()
+
+
+def test_a_dataset_that_the_full_disk_has_no_room_for_is_not_kept(disk: Path) -> None:
+    cache = Cache(disk / "cache", 2**30)
+    with pytest.raises(OSError, match="No space left"):
+        for number in range(2000):
+            (disk / f"{number}").touch()
+    assert states(cache, record(1)) == ["full"]
+    for number in range(10):
+        (disk / f"{number}").unlink()
+    assert states(cache, record(1)) == ["mine"]
+    cache.close()
+
+
+def test_a_claim_that_fails_leaves_none_of_its_records_claimed(tmp_path: Path) -> None:
+    """Others would wait for them as long as the process lives."""
+    cache, other = (Cache(tmp_path, 8 * BLOCK) for _ in range(2))
+    (path,) = put(cache, [2])
+    assert path is not None
+    Path(path).unlink()
+    Path(path).mkdir()
+    with pytest.raises(CacheError, match="Is a directory"):
+        cache.claim([record(1), record(2)])
+    assert states(other, record(1)) == ["mine"]
+    cache.close()
+    other.close()
+
+
+def test_a_record_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 8 * BLOCK)
+    (path,) = put(cache, [1])
+    assert path is not None
+    Path(path).unlink()
+    assert states(cache, record(1)) == ["mine"]
+    Path(path).mkdir()
+    with pytest.raises(CacheError, match="Is a directory"):
+        cache.add([record(1)], [content(1)])
+    Path(path).rmdir()
+    cache.give_up([record(1)])
+    assert bytes_on_disk(tmp_path) == 0
+    cache.close()
+
+
+def test_a_process_that_may_open_no_more_files_removes_no_record(tmp_path: Path) -> None:
+    writer = Cache(tmp_path, 8 * BLOCK)
+    (path,) = put(writer, [1])
+    reader = Cache(tmp_path, 8 * BLOCK)
+    reader.claim([record(2)])
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(CacheError, match="Too many open files"):
+            reader.claim([record(1)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert path is not None
+    assert Path(path).exists()
+    assert states(reader, record(1)) == ["ready"]
+    writer.close()
+    reader.close()

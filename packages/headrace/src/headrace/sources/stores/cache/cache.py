@@ -84,8 +84,14 @@ class Cache:
             rooms = [files.room_of(records[i]) for i in missing]
             with self._locked() as ledger:
                 self._make_room(ledger, sum(room for room in rooms if room <= self._capacity))
-                for i in missing:
-                    claims[i] = self._decide(ledger, paths[i], records[i])
+                try:
+                    for i in missing:
+                        claims[i] = self._decide(ledger, paths[i], records[i])
+                except BaseException:
+                    for i in missing:
+                        if claims[i] == Claim("mine"):
+                            self._drop_claim(ledger, paths[i], records[i])
+                    raise
         answers = [claim for claim in claims if claim is not None]
         states = [claim.state for claim in answers]
         with self._lock:
@@ -127,9 +133,7 @@ class Cache:
         with self._locked() as ledger:
             for record, path in zip(records, paths, strict=True):
                 if path in self._fetching:
-                    self._fetching.discard(path)
-                    files.remove(path, files.CLAIM)
-                    ledger.change(-files.room_of(record), -1)
+                    self._drop_claim(ledger, path, record)
 
     def stats(self) -> CacheStats:
         """Returns what the cache holds now."""
@@ -227,12 +231,18 @@ class Cache:
                 ledger.change(room * is_whole, int(is_whole))
 
     def _path(self, record: Record) -> str:
-        """The record's file. From the first time on, this client uses the record's dataset."""
+        """The record's file. From the first time on, this client uses the record's dataset, unless the disk
+        has no room for its folder."""
         folder = self._datasets.get(record.dataset)
         if folder is None:
             with self._locked():
                 place = self._folder / "datasets" / files.digest(record.dataset)
-                place.mkdir(exist_ok=True)
+                try:
+                    place.mkdir(exist_ok=True)
+                except OSError as error:
+                    if error.errno not in files.FULL:
+                        raise
+                    return files.path_of(str(place), record)
                 self._hold(place, fcntl.LOCK_SH)
                 os.utime(place)
                 folder = self._datasets[record.dataset] = str(place)
@@ -256,6 +266,8 @@ class Cache:
 
     def _decide(self, ledger: files.Ledger, path: str, record: Record) -> Claim:
         """Answers the claim of a record that wasn't there a moment ago; all others wait."""
+        if record.dataset not in self._datasets:
+            return Claim("full")
         claim = path + files.CLAIM
         is_counted = os.path.exists(claim)
         if is_counted and files.is_held(claim):
@@ -272,7 +284,7 @@ class Cache:
             if ledger.bytes + room > ledger.capacity:
                 return Claim("full")
             ledger.change(room, 1)
-        files.remove(path, files.CLAIM)
+        files.remove(path, *files.PARTIAL)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.link(self._client, claim)
@@ -283,6 +295,11 @@ class Cache:
             return Claim("full")
         self._fetching.add(path)
         return Claim("mine")
+
+    def _drop_claim(self, ledger: files.Ledger, path: str, record: Record) -> None:
+        self._fetching.discard(path)
+        files.remove(path, *files.PARTIAL)
+        ledger.change(-files.room_of(record), -1)
 
     def _make_room(self, ledger: files.Ledger, needed: int) -> None:
         """Removes records of datasets that no live process uses, those unused the longest first."""

@@ -191,7 +191,8 @@ def remove(path: str, *suffixes: str) -> None:
 
 
 def write(path: str, record: Record, data: Bytes, checksum: int) -> bool:
-    """Writes the file of a record and ends its claim. Returns False if the disk is full."""
+    """Writes the file of a record and ends its claim. Returns False if the disk is full; then the claim, and
+    what was written, remain."""
     partial = path + PART
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -208,7 +209,6 @@ def write(path: str, record: Record, data: Bytes, checksum: int) -> bool:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        remove(path, PART)
         return False
     return True
 
@@ -218,7 +218,9 @@ def is_whole(path: str, record: Record) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             data = memoryview(file.read())
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise  # this says nothing about the file
         return False
     if len(data) != stored_size(record):
         return False
