@@ -1,4 +1,4 @@
-"""What Headrace uses of torch that torch doesn't promise to keep, each with what is done where it is gone."""
+"""The parts of torch that torch doesn't promise to keep, each with what is done if it is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.utils.data
 
 
 def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
-    """What `torch.utils.data.get_worker_info()` returns in this process from now on.
+    """Sets what `torch.utils.data.get_worker_info()` returns in this process from now on.
 
     Args:
         worker: number of this worker, 0 or more.
@@ -37,7 +37,7 @@ def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
 
 
 def _iterator_base() -> type:
-    """What torch's iterators of a DataLoader are instances of, for code that asks for it; where it is gone,
+    """Returns the class of torch's iterators of a DataLoader, for code that asks for it; if it is gone,
     no such code is left."""
     try:
         from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -73,8 +73,8 @@ def default_collate_functions() -> dict[Any, Callable[..., Any]]:
 
 
 def default_collation_changed() -> bool:
-    """Whether the table has functions that aren't torch's, as its documentation of `collate` suggests: then
-    nothing is known of what `default_collate` does."""
+    """Returns whether the table has functions that aren't torch's, as its documentation of `collate`
+    suggests: then nothing is known of what `default_collate` does."""
     modules = (
         getattr(function, "__module__", None) or "" for function in default_collate_functions().values()
     )
@@ -89,7 +89,7 @@ def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is made of several others, by a subclass that says so."""
+    """Returns whether a tensor is made of several others, by a subclass that says so."""
     try:
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
     except ImportError:
@@ -125,7 +125,7 @@ def replace_pil_function(
     The public functions, which user code may hold, compare, pickle or script, stay the same objects.
 
     Returns:
-        What puts the implementation back; None: it is gone.
+        A function that puts the implementation back, or None if it is gone.
     """
     functions = pil_functions()
     original = getattr(functions, name, None)
@@ -142,7 +142,7 @@ def replace_kernel(
     public way for classes of one's own only.
 
     Returns:
-        What puts the kernel back; None: `functional` is no such function, or that is gone.
+        A function that puts the kernel back, or None if `functional` has none, or torchvision no such table.
     """
     kernels = kernels_of(functional)
     original = kernels.get(cls)
@@ -157,8 +157,8 @@ _BACKWARD_HOOKS_OF_ALL = ("_global_backward_hooks", "_global_backward_pre_hooks"
 
 
 def find_call_change(module: torch.nn.Module) -> str | None:
-    """Why calling `module` may do anything but `module.forward`; None: it does just that. Where torch doesn't
-    tell of hooks for all modules, there may be some."""
+    """Returns why calling `module` may do more than `module.forward`, or None if it doesn't. If torch
+    doesn't report hooks for all modules, there may be some."""
     attributes, common = vars(module), torch.nn.modules.module
     if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
         return "has forward hooks"
@@ -185,8 +185,8 @@ def changes_of(tensor: torch.Tensor) -> int:
 
 
 def was_forked_in_use(module: Any) -> bool:
-    """Whether this process was forked from one that had used an accelerator already, by the accelerator's
-    module of torch. False where that does not tell: using it is an error of torch's then."""
+    """Returns whether this process was forked from one that had used an accelerator, by the accelerator's
+    module of torch. False if that doesn't report it: using it is an error of torch's then."""
     forked = getattr(module, "_is_in_bad_fork", None)
     return forked is not None and bool(forked())
 
@@ -205,7 +205,7 @@ def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """What `map_tree` would call its function with, in order."""
+    """Returns the values that `map_tree` calls its function with, in order."""
     found: list[Any] = []
     map_tree(found.append, value)
     return found

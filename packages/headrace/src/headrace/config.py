@@ -137,12 +137,12 @@ class LoaderConfig:
 
     @property
     def batched(self) -> bool:
-        """Whether samples are collated to batches."""
+        """True if samples are collated to batches."""
         return self.batch_sampler is not None
 
     @property
     def streamed(self) -> bool:
-        """Whether the dataset is an `IterableDataset`, which decides itself what comes next."""
+        """True if the dataset is an `IterableDataset`, which decides itself what comes next."""
         return isinstance(self.dataset, IterableDataset)
 
     @property

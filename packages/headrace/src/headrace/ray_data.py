@@ -110,7 +110,7 @@ class Decode:
         self._seen = 0  # failures that were looked at
 
     def __call__(self, rows: Mapping[str, npt.NDArray[Any]]) -> Iterator[Columns]:
-        """The samples of `rows`, in order. Raises SampleError, or what the user's own code raised."""
+        """The samples of `rows`, in order. Raises SampleError, or what user code raised."""
         if "id" not in rows:
             raise ConfigError(f"rows need a column 'id'; there are: {', '.join(rows)}.")
         ids = np.asarray(rows["id"], dtype=np.int64)

@@ -122,8 +122,8 @@ class StageStats:
     """The cost of one stage, since the loader was created or in one epoch.
 
     Attributes:
-        name: read, parse, decode, resize, store (native threads); pillow, python (the user's own
-            dataset; both on Python threads); collate; transfer (copies to the device).
+        name: read, parse, decode, resize, store (native threads); pillow, python (user
+            code; both on Python threads); collate; transfer (copies to the device).
         samples: number of samples that went through the stage.
         seconds: wall-clock time of its threads, summed, in seconds.
         bytes: number of bytes read, written or copied; 0 if that is meaningless.

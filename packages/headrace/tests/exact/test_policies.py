@@ -123,4 +123,4 @@ def test_a_torchvision_without_its_private_names_runs_as_python(
     monkeypatch.delattr(owner or transform, name)
     lowered = lower_transform(pipeline)
     assert not lowered.whole
-    assert "this torchvision doesn't tell its" in lowered.middle_steps[0].reason
+    assert "this torchvision doesn't list its" in lowered.middle_steps[0].reason

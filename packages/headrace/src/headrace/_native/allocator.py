@@ -1,4 +1,4 @@
-"""The C library's allocator, which a worker process tells to keep the memory of a batch for the next one."""
+"""The C library's allocator, which a worker process sets to keep the memory of a batch for the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which native decoders are used, for which formats, and which Pillow they must equal."""
+"""Chooses which native decoders are used, for which formats, and which Pillow they must equal."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
 def address(uid: int) -> str:
     """The beginning of the names of the sockets of a user's jobs.
 
-    The rest tells the jobs apart: a process number alone wouldn't, if containers share the host's network.
+    The rest distinguishes the jobs: a process number alone wouldn't, if containers share the host's network.
     """
     return f"\0headrace/{uid}/"
 

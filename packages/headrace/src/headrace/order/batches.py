@@ -1,4 +1,4 @@
-"""Which batches of indices an epoch is made of, and how to resume in the middle of it."""
+"""The batches of indices that an epoch is made of, and how to resume in the middle of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OrderedBatches:
         return self.shard.global_batch
 
     def identity(self) -> str:
-        """What must be the same where a state is loaded."""
+        """Returns what must be the same when a state is loaded."""
         return self.order.identity()
 
     def length(self) -> int | None:
@@ -98,7 +98,7 @@ class SampledBatches:
         return 1 if self.by_batches else self.batch_size or 1
 
     def identity(self) -> str:
-        """What must be the same where a state is loaded."""
+        """Returns what must be the same when a state is loaded."""
         what = "batch sampler" if self.by_batches else "sampler"
         kind = f"{what} {type(self.source).__module__}.{type(self.source).__qualname__}"
         # Not its rank: a state that one rank saved is for all of them.
@@ -177,7 +177,7 @@ class StreamBatches:
         self.workers = max(1, workers)
 
     def identity(self) -> str:
-        """What must be the same where a state is loaded: a state is that of one worker's dataset."""
+        """Returns what must be the same when a state is loaded: a state is that of one worker's dataset."""
         return f"the dataset's own, in {self.workers} worker{'s' if self.workers > 1 else ''}"
 
     def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:  # noqa: ARG002
@@ -212,7 +212,7 @@ class Occurrences:
         self._others: Counter[Any] = Counter()
 
     def count(self, indices: Sequence[Any]) -> Indices:
-        """How often each of `indices` had come before, those before it in `indices` included."""
+        """Counts how often each of `indices` came before, those before it in `indices` included."""
         out = np.empty(len(indices), np.int64)
         for i, index in enumerate(indices):
             number = index_number(index)

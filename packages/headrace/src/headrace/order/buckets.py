@@ -83,9 +83,9 @@ class BucketSampler(Sampler[list[int]]):
         """Buckets by the sizes of images.
 
         Args:
-            sizes: [samples, 2], width and height of each image in pixels, as of `headrace.image_sizes`.
+            sizes: [samples, 2], width and height of each image in pixels, by `headrace.image_sizes`.
             bucket: called with (width, height) once for each size that occurs. Returns the bucket.
-            batch_size: as of the class.
+            batch_size: see the class.
             **options: the other arguments of the class.
         """
         distinct, of_sample = np.unique(np.asarray(sizes), axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What an epoch consists of, wherever it starts, and how far it has come."""
+"""The start of an epoch, and how far it has come."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLES = "headrace.samples"
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """What an epoch consists of, from where it starts. `Progress.begin` makes it."""
+    """The start of an epoch: all that it depends on. `Progress.begin` makes it."""
 
     epoch: int  # its number
     order: Key | None  # (seed, epoch) that the order depends on, or None if its seed is drawn
@@ -58,7 +58,7 @@ class EpochStart:
 
 @dataclass
 class Position:
-    """How far an epoch has come. Its iterator moves it."""
+    """The progress of an epoch. Its iterator moves it."""
 
     batches: int = 0  # that the user has received since the epoch's start
     finished: bool = False  # whether the user has seen the epoch's end

@@ -57,8 +57,8 @@ class Epoch:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchDraws:
-    """What torch's loader would draw at the start of an epoch, and from where: whatever draws from the same
-    generators next gets what it would get there."""
+    """The random numbers that torch's loader would draw at the start of an epoch, and their generators:
+    whatever draws from the same generators next gets what it would get there."""
 
     generator: torch.Generator | None = None  # the loader's, or None for torch's default one
     generators: Sequence[torch.Generator] = ()  # what the user's sampler may draw from besides the default
@@ -77,7 +77,7 @@ class TorchDraws:
 
 
 class Progress:
-    """Which epoch comes next, and how far the one started last has come.
+    """The number of the next epoch, and how far the one started last has come.
 
     Args:
         seed: given by the user, or None if one is drawn for each epoch.
@@ -148,7 +148,7 @@ class Progress:
         state: State | None,
         streams: Mapping[int, StreamState],
     ) -> EpochStart:
-        """What the epoch consists of; `state` is that of its middle, `streams` are those that were loaded."""
+        """Returns the epoch's start; `state` is that of its middle, `streams` are those that were loaded."""
         if isinstance(batches, StreamBatches):
             start = EpochStart(epoch, UNDRAWN, UNDRAWN) if state is None else start_of(state)
             if start.position and (draws.by_torch or not streams):
@@ -194,7 +194,7 @@ class Progress:
 
     @property
     def resumes(self) -> bool:
-        """Whether the next epoch continues from a state that was loaded."""
+        """True if the next epoch continues from a state that was loaded."""
         state = self._state
         return state is not None and (has_started(state) or bool(state["streams"]))
 

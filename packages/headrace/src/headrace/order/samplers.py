@@ -24,7 +24,7 @@ ORDER = 0x6F72646572
 
 
 class Order(Sampler[int]):
-    """Which sample is at each position of an epoch.
+    """The sample at each position of an epoch.
 
     Pass one as `sampler` of `headrace.DataLoader`, which gives it the seed and the epoch, shares its
     positions among ranks and resumes in the middle. torch's DataLoader takes it too; iter() then draws a seed
@@ -52,7 +52,7 @@ class Order(Sampler[int]):
     def at(self, positions: Indices, seed: int, epoch: int) -> tuple[Indices, Indices]:
         """(indices, occurrences) at `positions`, any of 0 or more.
 
-        An occurrence number tells apart the times that an index comes in an epoch: random parameters depend
+        An occurrence number distinguishes the times that an index comes in an epoch: random parameters depend
         on it. It is 0 wherever no index comes twice.
         """
         indices, occurrences = np.empty_like(positions), np.empty_like(positions)
@@ -75,7 +75,7 @@ class Order(Sampler[int]):
         raise NotImplementedError
 
     def identity(self) -> str:
-        """What the order depends on beside seed and epoch, in words that fit a sentence."""
+        """Describes what the order depends on besides seed and epoch, in words that fit a sentence."""
         return f"{type(self).__name__} of {self.pass_size}"
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ class Weighted(Order):
         order = np.argsort(shares)
         indices = np.empty_like(positions)
         indices[order] = np.searchsorted(self._sums, shares[order] * self._sums[-1], side="right")
-        # Rounding may give the whole sum, which is one too far. The position tells draws of an index apart:
+        # Rounding may give the whole sum, which is one too far. The position distinguishes draws of an index:
         # how many came before can't be known without making them.
         return np.minimum(indices, self._last), positions
 

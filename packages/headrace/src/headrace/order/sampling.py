@@ -1,4 +1,4 @@
-"""Which batches the sampler objects of a loader stand for: derived at each iter(), as in torch."""
+"""The batches that the sampler objects of a loader stand for: derived at each iter(), as in torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OwnSamplers:
         return OrderedBatches(order, replace(shard, batch_size=batch_size or 1, drop_last=drop_last))
 
     def are_followed(self, sampler: Any, batch_sampler: Any) -> bool:
-        """Whether a loader with these attributes follows nothing but what torch's constructor made."""
+        """Returns whether a loader of these attributes uses nothing but what torch's constructor made."""
         if batch_sampler is None:
             return self.batch_sampler is None and sampler is self.sampler
         return self._makes_batches(batch_sampler) and batch_sampler.sampler is self.sampler

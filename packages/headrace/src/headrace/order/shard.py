@@ -1,4 +1,4 @@
-"""Which positions of an epoch belong to which rank."""
+"""Shares the positions of an epoch among ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shard:
         return rest // self.world_size * self.world_size if self.remainder == "drop" else rest
 
     def samples(self, size: int, start: int = 0) -> int:
-        """Of `total`, those of this rank."""
+        """Counts those of `total` that are this rank's."""
         return max(0, -(-(self.total(size, start) - self.rank) // self.world_size))
 
     def batches(self, size: int, start: int = 0) -> int:

@@ -20,7 +20,7 @@ NEWER = {"before": (), "ended": (), "turn": None}
 
 
 class Identity(TypedDict):
-    """What must be the same where a state is loaded."""
+    """The properties that must be the same when a state is loaded."""
 
     dataset: str
     order: str
@@ -29,7 +29,7 @@ class Identity(TypedDict):
 
 def to_state(start: EpochStart, position: Position, reached: int, identity: Identity) -> State:
     """The place of an epoch that was started as a dict of ints, strings and None, the same keys always; what
-    the user's own objects gave is in tuples, so that torch.distributed.checkpoint saves it whole.
+    user objects gave is in tuples, so that torch.distributed.checkpoint saves it whole.
 
     Args:
         start, position: what the epoch consists of, and how far it has come.
@@ -78,12 +78,12 @@ def streams_of(state: State) -> dict[int, StreamState]:
 
 
 def has_started(state: State) -> bool:
-    """Whether the state is that of an epoch that had started."""
+    """Returns whether the state is that of an epoch that had started."""
     return state["order_seed"] is not None
 
 
 def start_of(state: State) -> EpochStart:
-    """What the epoch of a state consists of, as far as the state says it; the epoch had started."""
+    """Returns the start of a state's epoch, which had started, as far as the state has it."""
     return EpochStart(
         epoch=state["epoch"],
         order=(state["order_seed"], state["order_epoch"]),
@@ -98,7 +98,7 @@ def start_of(state: State) -> EpochStart:
 
 
 def redraws(state: State) -> bool:
-    """Whether the workers' seed is to be drawn from the state's generators before the sampler starts."""
+    """Returns whether the workers' seed is drawn from the state's generators before the sampler starts."""
     # Version 1 drew none for kept worker processes, whose epochs have had numbers from 1.
     return state["version"] == 1 and (state["seed"] is not None or state["random_epoch"] == 0)
 

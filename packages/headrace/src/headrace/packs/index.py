@@ -76,7 +76,7 @@ def build_entry_index(
 
     Args:
         root: a folder, as given to `ImageFolder`.
-        workers: threads; None: the cores that this process may use.
+        workers: threads, or None for the cores that this process may use.
         every: MCUs between entry points; fewer make crops cheaper and the index larger. 0: as few as keep a
             file's entry points within 2 % of its size, 4 at least.
         progress: called with (files done, files in all) after each part.
@@ -169,7 +169,7 @@ def build_shard_index(
 
     Args:
         path: a folder of .tar files, or one of them.
-        workers: threads; None: the cores that this process may use.
+        workers: threads, or None for the cores that this process may use.
         progress: called with (shards done, shards in all).
 
     Raises:

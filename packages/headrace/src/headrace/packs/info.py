@@ -55,7 +55,7 @@ class PackInfo:
 
 
 def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> PackInfo:
-    """Describes the pack in the folder `path`, or at that URL; `storage_options` as of `PackedDataset`.
+    """Describes the pack in the folder `path`, or at that URL; for `storage_options` see `PackedDataset`.
 
     Raises:
         PackError: its index can't be read.

@@ -61,20 +61,20 @@ def pack(
             decoder begin in the middle; about 2.6 % smaller, and three times the work. Pixels don't change.
             Files that can't be transcoded without loss are kept as they are, and named in `kept`.
         strip: drop EXIF, ICC profiles and comments on the way. Needs `optimize`.
-        reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs. None: as they are.
+        reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs, or None to keep them.
         max_side: lossy: images whose longer side has more pixels are scaled down to it, and re-encoded.
-        quality: lossy: of JPEGs that are re-encoded, 1 to 100; None: 95.
-        workers: threads; None: one more than the cores that this process may use, and 32 more if the
-            source is in a store. With `ray`: cores that a shard takes; None: 1.
+        quality: lossy: of JPEGs that are re-encoded, 1 to 100, or None for 95.
+        workers: threads, or None for one more than the cores that this process may use, and 32 more if the
+            source is in a store. With `ray`: cores that a shard takes, or None for 1.
         shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
             one file; there it is what an interruption may cost, and is in memory at once: 64 MB at most.
-        shuffle: a seed: samples lie in a random order, which depends on it and their keys only. None: in the
-            source's order.
+        shuffle: a seed: samples lie in a random order, which depends on it and their keys only, or None for
+            the source's order.
         ray: shards are built by tasks of a Ray cluster (``pip install 'headrace[ray]'``): its address, "auto"
             for the one that this machine is part of, "local" for this machine alone. Source and destination
             must be where all nodes reach them: in stores, or in folders that they share. A shard whose node
             dies is built again on another, up to 5 times. A cluster that this process has joined already is
-            used whatever the address. None: no cluster.
+            used whatever the address. Without an address, no cluster is used.
         storage_options: of the stores; see `headrace.PackedDataset`.
         progress: called with (samples done, samples in all), now and then, from the caller's thread.
 

@@ -30,7 +30,7 @@ JPEG_START = b"\xff\xd8\xff"
 # What Pillow raises for files that it can't open or decode.
 PILLOW_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
 
-# Larger sizes, as of a damaged index, and times of modification, of the year 2262, are taken for this.
+# Larger sizes (of a damaged index), and times of modification, of the year 2262, are taken for this.
 MOST = (1 << 63) - 1
 
 # Items that are Python objects at a time.

@@ -151,7 +151,7 @@ def verify(
         path: the pack's folder, or its URL.
         against: what it was made from, or its URL. Keys, labels and all fields must be equal; images too,
             byte for byte, or pixel for pixel as Pillow decodes them if the pack was made with changes.
-        workers: threads; None: the cores that this process may use, and 32 more if the pack is in a store.
+        workers: threads, or None for the cores of this process, and 32 more if the pack is in a store.
         storage_options: of the stores; see `headrace.PackedDataset`.
         progress: called with (samples done, samples in all), now and then.
 

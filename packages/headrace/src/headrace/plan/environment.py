@@ -1,4 +1,4 @@
-"""What a plan runs in: the order of its samples, ranks, workers and memory."""
+"""The environment that a plan runs in: the order of its samples, ranks, workers and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NAMED = 4  # places in the user's code, of one kind
 
 @dataclass(frozen=True)
 class Workers:
-    """Where the samples of a Python dataset are made.
+    """The place where the samples of a Python dataset are made.
 
     Attributes:
         kind: worker "process"es, "thread"s of this process, or the "caller"'s own thread (`count` 0).
@@ -57,7 +57,7 @@ def workers_of(config: LoaderConfig) -> Workers:
 
 
 def starts_processes(config: LoaderConfig, plan: Plan) -> bool:
-    """Whether an epoch is made by worker processes."""
+    """Returns whether an epoch is made by worker processes."""
     return plan.runs_python and workers_of(config).kind == "process"
 
 
@@ -73,7 +73,7 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
 
 
 def _is_timms(worker_init: Callable[[int], Any]) -> bool:
-    """Whether it is what timm's `create_loader` passes: it seeds generators that native code doesn't use."""
+    """Returns whether timm's `create_loader` passes it: it seeds generators that native code doesn't use."""
     if not isinstance(worker_init, partial):
         return False
     if not isinstance(worker_init.keywords.get("worker_seeding"), str):  # a user function
@@ -84,7 +84,7 @@ def _is_timms(worker_init: Callable[[int], Any]) -> bool:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Environment:
-    """What a loader's plan runs in, as `explain()` prints it below the steps.
+    """The environment that a loader's plan runs in, as `explain()` prints it below the steps.
 
     Attributes:
         config: arguments of the loader.
@@ -122,7 +122,7 @@ class Environment:
             yield f"remote: {self.remote}"
 
     def workers(self, plan: Plan) -> str:
-        """Who makes the samples, and why."""
+        """Describes who makes the samples, and why."""
         if plan.gather is not None:
             residence = [self.residence] if self.residence else []
             return "; ".join(["none, batches are made when they are asked for", *residence])
@@ -132,7 +132,7 @@ class Environment:
         return f"{workers_of(self.config)}{tried}"
 
     def _sharing(self) -> Iterator[str]:
-        """Which sample comes when, and which share is this rank's."""
+        """Describes the order of the samples and this rank's share."""
         batches, rank_given = self.batches, self.config.rank is not None
         if not isinstance(batches, OrderedBatches):
             whom = "sampler" if isinstance(batches, SampledBatches) else "dataset"
@@ -166,7 +166,7 @@ class Environment:
         yield "; ".join(filter(None, [f"decoders: {decoders} ({ffi.simd_active()})", missing_formats()]))
 
     def _python(self, plan: Plan) -> Iterator[str]:
-        """What native code does for the user's Python, and what its random numbers depend on."""
+        """Describes what native code does for the user's Python, and how its random numbers are seeded."""
         counts = self.counts
         if isinstance(plan.samples, DatasetSegment):
             yield f"images: {self._images(plan)}"
@@ -181,7 +181,7 @@ class Environment:
         yield f"random numbers in Python: {self._drawing()}"
 
     def _images(self, plan: Plan) -> str:
-        """What native code does for a dataset whose own code makes the samples."""
+        """Describes what native code does for a dataset whose own code makes the samples."""
         by_pillow, counts = "Pillow decodes those that the dataset opens", self.counts
         if not self.config.lazy:
             return f"{by_pillow}, because of lazy=False"
@@ -203,7 +203,7 @@ class Environment:
         return "the dataset opened none that native code decodes, in the first batch of each worker"
 
     def _drawing(self) -> str:
-        """What random numbers of the user's Python depend on."""
+        """Describes how random numbers of the user's Python are seeded."""
         kind = workers_of(self.config).kind
         if self.config.streamed:
             return "seeded as torch seeds an IterableDataset"

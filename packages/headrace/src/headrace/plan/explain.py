@@ -26,7 +26,7 @@ def explain(plan: Plan, environment: Environment | None = None) -> str:
     lines = [_title(plan), ""]
     lines += _table([(step.text, where, step.parity, step.reason) for where, step in steps])
     refused = [step.text for _, step in steps if step.refused]
-    # A dataset that is the user's own code is no failure: nothing has to change, and its row says what may.
+    # A dataset of user code is no failure: nothing has to change, and its row says what may.
     if refused and not steps[0][1].refused:
         lines += ["", f"to run all of it natively, change: {', '.join(refused)}"]
     lines += [""] if environment is None else ["", *environment.lines(plan)]

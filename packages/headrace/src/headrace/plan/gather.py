@@ -12,7 +12,7 @@ Gather = tuple[GatherSegment, PointwiseTable | None, tuple[Step, ...]]
 
 
 def plan_gather(dataset: Reading) -> Gather | None:
-    """How to gather batches of `dataset`, the table of its images' values, and the table's steps; None if
+    """Returns how to gather batches of `dataset`, the table of its images' values and its steps, or None if
     its samples aren't rows of tensors."""
     if isinstance(dataset, InTensors):
         return _segment(dataset.what, dataset.rows), None, ()

@@ -1,4 +1,4 @@
-"""Who does which part: from a dataset and the options of a loader to the plan."""
+"""Plans who does which part, from a dataset and the options of a loader."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def make_plan(
 def _collates_as_torch(
     collate: Callable[[list[Any]], Any], recognized: Recognized, table: PointwiseTable | None
 ) -> bool:
-    """Whether `collate` is timm's `fast_collate` and gives what torch's default collation would: it does for
-    single uint8 images with integer labels."""
+    """Returns whether `collate` is timm's `fast_collate` and gives what torch's default collation would: it
+    does for single uint8 images with integer labels."""
     module = sys.modules.get("timm.data.loader")
     known = module is not None and collate is getattr(module, "fast_collate", None)
     as_uint8 = table is not None and table.dtype == torch.uint8
@@ -272,7 +272,7 @@ def _split_segments(
 
 
 def _native_segment(recognized: Recognized, lowered: LoweredTransform, *, batched: bool) -> NativeSegment:
-    """What native code does of the images themselves: uint8 pixels."""
+    """Returns the part of native code that makes the images themselves: uint8 pixels."""
     return NativeSegment(
         steps=(Step(recognized.what, recognized.note), *lowered.op_steps),
         source=recognized.source,

@@ -1,6 +1,6 @@
 """The end of a pipeline as a table: what each level of each channel of an 8-bit image becomes.
 
-`ToTensor`, `Normalize` and their kin treat every pixel alike and every channel by itself. So the user's own
+`ToTensor`, `Normalize` and their kin treat every pixel alike and every channel by itself. So user
 transforms, run once on an image of all 256 levels, say everything: looking pixels up gives the same bits.
 """
 
@@ -22,7 +22,7 @@ LEVELS = 256
 
 @dataclass(frozen=True, eq=False)
 class PointwiseTable:
-    """What the levels become.
+    """The values that levels become.
 
     Attributes:
         values: [channels, 256] of `dtype`, or None if every level stays itself (uint8).
@@ -159,7 +159,7 @@ def _plain(values: torch.Tensor) -> torch.Tensor:
 
 
 def _agrees(values: torch.Tensor, transforms: Sequence[Callable[[Any], Any]], channels: int) -> bool:
-    """Whether the table predicts another image: other places, other neighbours, other frequencies."""
+    """Returns whether the table predicts another image: other places, other neighbours, other frequencies."""
     order = np.arange(LEVELS)
     shuffles = [((order * step + 7) % LEVELS) ** 2 // LEVELS for step in (77, 165, 211)]
     planes = [levels.astype(np.uint8) for levels in shuffles[:channels]]

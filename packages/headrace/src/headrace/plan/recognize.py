@@ -1,4 +1,4 @@
-"""What native code makes of a dataset, with the reasons and notes that `explain()` prints of it."""
+"""Finds what native code can do for a dataset, with the reasons and notes that `explain()` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.transforms.patches import find_patched
 
 
 def recognize_dataset(dataset: Any) -> Reading:
-    """What native code can make of `dataset`. Reads its attributes and none of its samples."""
+    """Returns what native code can do for `dataset`. Reads its attributes and none of its samples."""
     known = read_dataset(dataset)
     if not isinstance(known, Recognized):
         return known
@@ -33,7 +33,7 @@ def recognize_dataset(dataset: Any) -> Reading:
 
 
 def _formats_note(source: Source) -> tuple[str, int]:
-    """Which formats the files are of by their names, in words, and how many native code decodes of them.
+    """Describes the formats of the files by their names, and how many of them native code decodes.
 
     Each file is decoded by what its bytes say; names say what to expect.
     """

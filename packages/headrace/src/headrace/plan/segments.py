@@ -160,10 +160,10 @@ class ErasingStep:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ValueSegment:
-    """From 8-bit levels to values, for whole batches of images, on the host or on the device.
+    """The step from 8-bit levels to values, for whole batches of images, on the host or on the device.
 
     Attributes:
-        table: value of each level, the loader's cast included; None if images have their values already.
+        table: value of each level, the loader's cast included, or None if images have their values already.
         erasing: rectangles that are overwritten after that, if any.
         where: "native" before the copy to a device, "device" after it.
         transforms: the user's transforms that this stands for, for images that no table was made for.
@@ -258,7 +258,7 @@ class Plan:
 
     @property
     def values(self) -> ValueSegment | None:
-        """What is left to do to the values of whole batches, if anything is."""
+        """The segment that computes the values of whole batches, or None."""
         return self.find(ValueSegment)
 
     @property
@@ -268,7 +268,7 @@ class Plan:
 
     @property
     def runs_python(self) -> bool:
-        """Whether samples are made by the user's Python, at least in part: in workers."""
+        """True if samples are made by the user's Python, at least in part: in workers."""
         return self.native is None and self.gather is None
 
     @property

@@ -1,4 +1,4 @@
-"""From a transform to native operations and a table, and to what stays the user's Python between them.
+"""Lowers a transform to native operations and a table, and to what stays the user's Python between them.
 
 All of it is native if every step is understood. Otherwise the longest beginning is, and the end is a table if
 it treats every level by itself.
@@ -61,7 +61,7 @@ NOT_ON_IMAGES = "comes after a step that may not give an image"
 
 @dataclass(frozen=True, eq=False)
 class LoweredTransform:
-    """What becomes of a transform: native operations, then the user's Python, then a table of levels.
+    """A lowered transform: native operations, then the user's Python, then a table of levels.
 
     Attributes:
         mode, upright: how native code reads files; see `headrace.plan.segments.NativeSegment`.
@@ -93,7 +93,7 @@ class LoweredTransform:
 
     @property
     def whole(self) -> bool:
-        """Whether native code can do all of it, and write batches."""
+        """True if native code can do all of it, and write batches."""
         return self.refusal is None and not self.middle and self.table is not None
 
     @property
@@ -129,7 +129,7 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Images:
-    """What the dataset gives the transform."""
+    """The images that the dataset gives the transform."""
 
     size: Extent
     mode: Mode
@@ -144,7 +144,7 @@ class _Images:
 def lower_transform(
     transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB", *, several: bool = True
 ) -> LoweredTransform:
-    """What native code makes of `transform`, if any, on images of `size`, and why not all of it. Without
+    """Returns what native code can do of `transform` on images of `size`, and why not all of it. Without
     `several`, crops that make several images of one stay Python."""
     items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
@@ -269,7 +269,7 @@ def _is_of_values(item: _Item) -> bool:
 
 
 def _keeps_images(item: _Item) -> bool:
-    """Whether native code can do `item`, from image to image, if it did everything before it."""
+    """Returns whether native code can do `item`, from image to image, if it did everything before it."""
     known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
     return known and not item.problem and _views_of([item]) == 1
 
@@ -357,7 +357,7 @@ def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | N
 
 
 def _gives_levels(items: Sequence[_Item]) -> bool:
-    """Whether `items` make a uint8 tensor of the image's own levels."""
+    """Returns whether `items` make a uint8 tensor of the image's own levels."""
     if not any(isinstance(item.op, ToTensor) for item in items):
         return False
     table = build_table([item.transform for item in items if isinstance(item.op, LevelOp)])
@@ -462,8 +462,8 @@ FUNCTIONS = (v1.Lambda, v2.Lambda)
 
 
 def sees_pixels_only(transform: Any) -> bool:
-    """Whether `transform` is one of torchvision's that looks at nothing but pixels. A user function may look
-    at EXIF data, as `PIL.ImageOps.exif_transpose` does."""
+    """Returns whether `transform` is one of torchvision's that looks at nothing but pixels. A user function
+    may look at EXIF data, as `PIL.ImageOps.exif_transpose` does."""
     if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
         return False
     if not type(transform).__module__.startswith("torchvision.transforms."):

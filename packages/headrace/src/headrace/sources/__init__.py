@@ -1,1 +1,1 @@
-"""Where the bytes of samples are."""
+"""The places that hold the bytes of samples."""

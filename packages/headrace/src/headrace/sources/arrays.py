@@ -35,7 +35,7 @@ class ArraySource(Source):
         object.__setattr__(self, "labels", labels)
 
     def path(self, i: int) -> None:
-        """None: no sample has a file."""
+        """Returns None, as no sample has a file."""
 
     def native(self) -> ffi.Source:
         """See `Source`; gray becomes three equal channels, which take no memory."""

@@ -56,13 +56,13 @@ class EntryIndex:
                 raise ValueError("some of its values are missing")
 
     def paths(self) -> pa.Array:
-        """Of all rows, relative to the root: large_binary."""
+        """Returns the paths of all rows, relative to the root: large_binary."""
         return pa.concat_arrays(
             [batch["path"] for batch in self._batches] or [pa.array([], pa.large_binary())]
         )
 
     def places(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Where the entry points of each row begin and end in `data`."""
+        """Returns where the entry points of each row begin and end in `data`."""
         pairs = [self._place(batch["entries"]) for batch in self._batches] or [
             (np.empty(0, "u8"), np.empty(0, "u8"))
         ]

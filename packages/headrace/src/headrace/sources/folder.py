@@ -47,7 +47,7 @@ class ImageSource(Source):
 
     @classmethod
     def from_samples(cls, samples: Sequence[tuple[Any, Any]]) -> ImageSource:
-        """From (path, label) pairs, a chunk at a time.
+        """Makes a source of (path, label) pairs, a chunk at a time.
 
         Raises:
             ValueError: a path isn't a path or holds a zero byte; a label isn't an int of 64 bits.
@@ -135,7 +135,7 @@ def concatenate(sources: Sequence[ImageSource]) -> ImageSource:
 
 
 def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Where the entry points of the folder `root` may be: in it, or in the user's cache."""
+    """Returns the places that entry points of the folder `root` may have: in it, or in the user's cache."""
     resolved = Path(root).resolve()
     digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
     return resolved / ENTRIES_FILE, cache_folder() / "entry-points" / f"{digest}.arrow"

@@ -18,7 +18,7 @@ NAMED = 5
 
 
 class SourceDataset(Dataset[tuple[Any, Any]]):
-    """What Headrace's own datasets have in common: (transform(image), target_transform(label)) by index.
+    """The base of Headrace's own datasets: (transform(image), target_transform(label)) by index.
 
     Attributes:
         source: files and labels.

@@ -73,7 +73,7 @@ class PackSource(Source):
         return os.fsdecode(self.paths[start : stop - 1].tobytes())
 
     def path(self, i: int) -> str:
-        """Where sample `i` is, for people: shard and key."""
+        """Describes where sample `i` is: shard and key."""
         row = self.row(i)
         try:
             return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"

@@ -82,7 +82,7 @@ class PackAbout:
         return int(self.made.get(LEFT_OUT, 0))
 
     def to_metadata(self) -> dict[bytes, bytes]:
-        """For the Arrow schema."""
+        """Returns the metadata for the Arrow schema."""
         return {FORMAT_KEY: FORMAT.encode(), ABOUT_KEY: json.dumps(asdict(self), sort_keys=True).encode()}
 
     @classmethod
@@ -146,7 +146,7 @@ class PackIndex:
 
     @cached_property
     def has_places(self) -> bool:
-        """Whether it says where samples lie in their files. Only version 0.1 wrote that of LMDBs."""
+        """True if it says where samples lie in their files. Only version 0.1 wrote that of LMDBs."""
         return self.about.kind != "lmdb" or bool(self.numbers("sample_offset").any())
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
@@ -190,7 +190,7 @@ class PackIndex:
             yield part.to_pylist()
 
     def count_extensions(self, rows: npt.NDArray[np.int64] | None, extensions: Sequence[str]) -> int:
-        """How many of `rows`, or of all if None, have one of `extensions`; see `Source`. Raises
+        """Counts those of `rows`, or of all if None, that have one of `extensions`; see `Source`. Raises
         PackError if the index is damaged.
         """
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], pa.large_string())
@@ -243,5 +243,5 @@ def _refuse_places_outside(shards: Sequence[Shard], index: Path) -> None:
 
 
 def leaves_folder(name: str) -> bool:
-    """Whether `name`, in a folder, may be that of a file elsewhere."""
+    """Returns whether `name`, in a folder, may be that of a file elsewhere."""
     return Path(name).is_absolute() or ".." in Path(name).parts

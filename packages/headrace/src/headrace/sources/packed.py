@@ -26,7 +26,7 @@ class PackedDataset(SourceDataset):
     """The samples of a pack, as a map-style dataset of (transform(image), label).
 
     Used like `torchvision.datasets.ImageFolder`: the same images, labels, `classes`, `class_to_idx` and
-    `targets` as of the folder that was packed. `headrace.DataLoader` reads it natively if the transform
+    `targets` like the folder that was packed. `headrace.DataLoader` reads it natively if the transform
     allows; in any other loader it is an ordinary dataset. The index is memory-mapped: opening costs the same
     for any number of samples.
 

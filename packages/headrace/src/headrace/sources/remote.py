@@ -65,7 +65,7 @@ class RemoteSource(Source):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteImageSource(RemoteSource, ImageSource):
-    """As `ImageSource`; `paths` are URLs of whole objects."""
+    """An `ImageSource` whose `paths` are URLs of whole objects."""
 
     access: Access = field(kw_only=True)
 
@@ -81,7 +81,7 @@ class RemoteImageSource(RemoteSource, ImageSource):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemotePackSource(RemoteSource, PackSource):
-    """As `PackSource`, of shards that are objects: `paths` and `offsets` are their URLs.
+    """A `PackSource` of shards that are objects: `paths` and `offsets` are their URLs.
 
     Attributes:
         access: how they are reached.
@@ -119,7 +119,7 @@ class RemotePackSource(RemoteSource, PackSource):
 
     @cached_property
     def _dataset(self) -> str:
-        """What the cache keeps these records for: this version of the pack."""
+        """The cache's name for this version of the pack."""
         return f"{object_key(self.access.url, self.access.options)}\0{self.etag}"
 
     @property

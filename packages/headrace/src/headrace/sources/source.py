@@ -1,4 +1,4 @@
-"""What every kind of dataset is for native code: images and integer labels by index."""
+"""The form that datasets take for native code: images and integer labels by index."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Source(ABC):
 
     @abstractmethod
     def native(self) -> ffi.Source | None:
-        """Where native code finds the samples, or None if only a lease says so."""
+        """The place where native code finds the samples, or None if only a lease says so."""
 
     @abstractmethod
     def take(self: S, indices: Indices) -> S:
@@ -116,11 +116,11 @@ class Source(ABC):
         return load_file(self.open(i), mode)
 
     def count_extensions(self, extensions: Sequence[str]) -> int:
-        """How many files end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""
+        """Counts the files that end in one of `extensions` (ASCII, with the dot), in upper or lower case."""
         raise TypeError(f"{self!r} has no files that end in {extensions}")
 
     def formats(self, names: Iterable[str]) -> dict[str, int]:
-        """How many files are of each of the formats `names` by their extensions, if there are any."""
+        """Counts the files of each of the formats `names` by their extensions, without formats of no file."""
         counts: dict[str, int] = {}
         for name in names:
             if sum(counts.values()) == len(self):  # most often, all are of the first
@@ -154,7 +154,7 @@ class Source(ABC):
         return None
 
     def stats(self) -> RemoteStats | None:
-        """What this process has fetched so far, or None without a store."""
+        """Returns what this process has fetched so far, or None without a store."""
         return None
 
 

@@ -127,7 +127,7 @@ LMDB_FILE = "data.mdb"
 
 
 def is_lmdb(file: Path) -> bool:
-    """By its name."""
+    """Returns whether the file is an LMDB, by its name."""
     return file.suffix in (".mdb", ".lmdb")
 
 
@@ -138,7 +138,7 @@ def image_of(sample: TarSample) -> Field | None:
 
 
 def label_of(sample: TarSample, shard: Path) -> int:
-    """What the sample's .cls member says, as WebDataset writes it, or -1 if it has none.
+    """Returns the label in the sample's .cls member, as WebDataset writes it, or -1 if it has none.
 
     Raises:
         PackError: it isn't a decimal number.
@@ -179,7 +179,7 @@ def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[st
 
 
 def kept_index(shards: Sequence[Path]) -> Path:
-    """Where the index of `shards` (absolute paths) is kept in the user's cache."""
+    """Returns the place in the user's cache of the index of `shards` (absolute paths)."""
     digest = hashlib.sha256(b"\0".join(os.fsencode(shard) for shard in shards)).hexdigest()[:32]
     return cache_folder() / "packs" / f"{digest}.arrow"
 

@@ -1,4 +1,4 @@
-"""What Headrace knows of other libraries' transforms: a class for each, and `OPS`, the list of them.
+"""Ops that stand for other libraries' transforms: a class for each, and `OPS`, the list of them.
 
 A transform is matched by its class, or that of a base that it changes nothing of. All others run as Python.
 The tests run every op against torchvision itself. docs/adding-a-transform.md says how to add one.

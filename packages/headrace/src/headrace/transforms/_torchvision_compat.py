@@ -29,7 +29,7 @@ def augmentation_space(
         else:
             found = transform._augmentation_space(bins, size)
     except AttributeError as error:
-        raise NoNativeForm(f"this torchvision doesn't tell its magnitudes: {error}") from None
+        raise NoNativeForm(f"this torchvision doesn't list its magnitudes: {error}") from None
     return {
         name: (np.empty(0) if values is None or values.ndim == 0 else values.double().numpy(), bool(signed))
         for name, (values, signed) in found.items()
@@ -39,7 +39,7 @@ def augmentation_space(
 def apply_operation(
     image: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any, *, is_v2: bool
 ) -> Any:
-    """What an operation of torchvision's policies makes of an image, or of a uint8 tensor."""
+    """Applies an operation of torchvision's policies to an image, or of a uint8 tensor."""
     if is_v2:
         by_type = {type(image): fill}
         return v2.AutoAugment()._apply_image_or_video_transform(image, name, magnitude, mode, by_type)
@@ -52,9 +52,9 @@ def policies_of(transform: Any) -> Any:
     try:
         return transform._policies if isinstance(transform, v2.Transform) else transform.policies
     except AttributeError as error:
-        raise NoNativeForm(f"this torchvision doesn't tell its policies: {error}") from None
+        raise NoNativeForm(f"this torchvision doesn't list its policies: {error}") from None
 
 
 def most_severe(transform: Any) -> Any:
-    """How many magnitudes an AugMix has for each operation, or None if it can't be read."""
+    """Returns how many magnitudes an AugMix has for each operation, or None if it can't be read."""
     return getattr(transform, "_PARAMETER_MAX", None)

@@ -158,8 +158,8 @@ def _most(edge: int) -> float:
 
 @lru_cache(maxsize=2)
 def grid_is_fused(is_v2: bool) -> bool | None:
-    """Whether torch makes affine grids of fused multiply-adds, which depends on the machine, or None if it
-    rounds in other places than native code."""
+    """Returns whether torch makes affine grids of fused multiply-adds, which depends on the machine, or None
+    if it rounds in other places than native code."""
     pixels = np.random.default_rng(0).integers(0, 256, (37, 61, 3), np.uint8)
     probes = {"Rotate": (-7.25, 21.0), "ShearX": (0.1, -0.2), "ShearY": (0.1, -0.2), "Color": (-0.75, 0.6875)}
     magnitudes = tuple((*probes[name], *[0.0] * BINS)[:BINS] if name in probes else () for name in OPERATIONS)

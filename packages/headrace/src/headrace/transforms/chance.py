@@ -35,7 +35,7 @@ class ChanceOp(ImageOp):
 
     @abstractmethod
     def applied(self, image: Image.Image, draw: Draw) -> Any:
-        """What torchvision makes of the image where the op is applied."""
+        """Returns torchvision's result for the image if the op is applied."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether an object still does what its class does: hooks, patches and compilation change that."""
+"""Detects objects that don't do what their class does: hooks, patches and compilation change that."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _find_replaced(kind: type, attributes: tuple[str, ...], methods: tuple[Any, 
 
 
 def is_librarys(method: Any) -> bool:
-    """Whether a function, and what it wraps, is in a library's code: `functools.wraps` copies the name of the
-    module alone."""
+    """Returns whether a function, and what it wraps, is in a library's code: `functools.wraps` copies the
+    name of the module alone."""
     place = getattr(method, "__globals__", {}).get("__name__")
     # In worker processes Headrace stands around some of torchvision's methods (`headrace.lazy.recording`).
     here = str(place).partition(".")[0] in (*LIBRARIES, "headrace")

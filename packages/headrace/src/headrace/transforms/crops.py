@@ -192,7 +192,7 @@ class RandomCrop(SizedOp):
 
     @property
     def may_pad(self) -> bool:
-        """Whether pixels from outside the input can appear."""
+        """True if pixels from outside the input can appear."""
         return self.padding is not None or self.pad_if_needed
 
     @classmethod

@@ -80,7 +80,7 @@ def _decode_natively(input: Any) -> torch.Tensor | None:
 
 
 def read_as_tensor(file: BinaryIO) -> Image.Image:
-    """What torchvision's function makes of `file`, which is closed, in mode "RGB", as an image.
+    """Decodes `file` by torchvision's function in mode "RGB", closes it, and returns an image.
 
     Raises:
         ValueError: it isn't uint8 [3, height, width].
@@ -102,7 +102,7 @@ def read_as_tensor(file: BinaryIO) -> Image.Image:
 
 @lru_cache
 def torchvision_decodes_as_pillow() -> bool:
-    """Whether the libjpeg that torchvision brings gives the pixels of Pillow's, for each subsampling."""
+    """Returns whether torchvision's libjpeg gives the pixels of Pillow's, for each subsampling."""
     if DECODER not in ffi.decoder_names():
         return False
     rng = np.random.default_rng(0)

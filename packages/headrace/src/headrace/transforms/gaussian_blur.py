@@ -115,8 +115,8 @@ def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def torch_convolves_as_expected(op: GaussianBlur, *, contiguous: bool = False) -> bool:
-    """Whether torchvision blurs noise as native code does, by a chain of fused multiply-adds. Images that
-    become tensors aren't `contiguous`."""
+    """Returns whether torchvision blurs noise as native code does, by a chain of fused multiply-adds. Images
+    that become tensors aren't `contiguous`."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Hugging Face image processors: what ``processor(image, return_tensors="pt")["pixel_values"][0]`` comes to.
+"""Hugging Face image processors: ops for ``processor(image, return_tensors="pt")["pixel_values"][0]``.
 
 Those of transformers 5 with the torchvision backend make a uint8 tensor of an image, resize it with torch,
 crop its center, and rescale and normalize the levels. transformers itself is never imported here.
@@ -69,7 +69,7 @@ class ProcessorCrop:
 
 
 def _values(processor: Any, image: torch.Tensor) -> Any:
-    """What the processor makes of a uint8 tensor [channels, height, width] that has its size already."""
+    """Returns the processor's values for a uint8 tensor [channels, height, width] of its size already."""
     whole = {"do_resize": False, "do_center_crop": False, "input_data_format": "channels_first"}
     return processor(image, return_tensors="pt", **whole)["pixel_values"][0]
 
@@ -110,7 +110,7 @@ _compared: WeakKeyDictionary[Any, tuple[tuple[CodeType, str], bool]] = WeakKeyDi
 
 def find_processor(transform: Any) -> tuple[Any, bool, CodeType] | None:
     """The processor whose pixel values `transform` returns, whether it converts the image to RGB before, and
-    the code that calls it; None: it does anything else."""
+    the code that calls it, or None if it does anything else."""
     if _backend() is None:
         return None
     is_lambda = type(transform) is v1.Lambda and find_change(transform) is None
@@ -231,7 +231,7 @@ def _size_of(size: Any) -> list[int]:
 
 
 def _are_equal(transform: Any, steps: Sequence[Callable[[Any], Any]]) -> bool:
-    """Whether `transform` gives the same values as `steps`."""
+    """Returns whether `transform` gives the same values as `steps`."""
     for height, width in COMPARED:
         image = _noise(height, width)
         image.info["transparency"] = image.getpixel((0, 0))

@@ -263,7 +263,7 @@ def _one_after_another(ops: Sequence[ImageOp], before: Extent) -> list[Extent]:
 
 
 def _any_of(extents: Sequence[Extent]) -> Extent:
-    """What is certain of an image that has any of `extents`."""
+    """Returns what is certain of an image that has any of `extents`."""
     if len(set(extents)) == 1:
         return extents[0]
     return Extent(min(each.height for each in extents), min(each.width for each in extents), exact=False)

@@ -41,7 +41,7 @@ class Shown(LevelOp):
 
 @dataclass(frozen=True)
 class ToTensor(Shown):
-    """From an image to a tensor."""
+    """Converts an image to a tensor."""
 
     matches = (v1.ToTensor, v2.ToTensor, v1.PILToTensor, v2.PILToTensor, v2.ToImage)
     matches_imported = (
@@ -54,7 +54,7 @@ class ToTensor(Shown):
 
 @dataclass(frozen=True)
 class ToPureTensor(Shown):
-    """From a tensor of a class of torchvision's to one of torch's, the values unchanged."""
+    """Converts a tensor of one of torchvision's classes to one of torch's, the values unchanged."""
 
     matches = (v2.ToPureTensor,)
     examples = ({},)
@@ -62,7 +62,7 @@ class ToPureTensor(Shown):
 
 @dataclass(frozen=True)
 class ConvertDtype(Shown):
-    """From one dtype to another, scaled or not."""
+    """Converts one dtype to another, scaled or not."""
 
     matches = (v1.ConvertImageDtype, v2.ConvertImageDtype, v2.ToDtype)
     arguments = ("dtype", "scale")
@@ -135,7 +135,7 @@ class ExifTranspose(Op):
 
 
 def _is_pointwise(value: Any) -> bool:
-    """Whether `value`, a transform or the class of one, treats every level of an image by itself."""
+    """Returns whether `value`, a transform or the class of one, treats every level of an image by itself."""
     cls = value if isinstance(value, type) else type(value)
     if cls in COMPOSE and cls is not value and find_change(value) is None:
         return all(map(_is_pointwise, value.transforms))

@@ -70,7 +70,7 @@ def known_base(transform: Any) -> type | None:
 
 
 def is_container(cls: type) -> bool:
-    """Whether objects of this class call other transforms one after another."""
+    """Returns whether objects of this class call other transforms one after another."""
     return _container_of(cls) is not None
 
 

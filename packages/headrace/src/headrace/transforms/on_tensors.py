@@ -54,7 +54,7 @@ def tensor_filter_of(transform: Any) -> int:
 
 @lru_cache
 def torch_resizes_as_expected(number: int) -> bool:
-    """Whether torch's filter gives native code's pixels, for each layout that an image's tensor may have."""
+    """Returns whether torch's filter gives native code's pixels, for each layout of an image's tensor."""
     rng = np.random.default_rng(0)
     for (height, width), after in RESIZES:
         larger = rng.integers(0, 256, (height + 3, width + 4, 3), dtype=np.uint8)
@@ -107,7 +107,7 @@ def mean_problem(before: Extent) -> str:
 
 @lru_cache
 def torch_computes_as_expected(op: ImageOp) -> bool:
-    """Whether torchvision's functions give native code's pixels for `op`, with numbers that it draws."""
+    """Returns whether torchvision's functions give native code's pixels for `op` with drawn numbers."""
     rng = np.random.default_rng(0)
     call = [lowered(op)]
     for index, size in itertools.product(range(4), ((17, 45), (32, 32), (1, 3))):

@@ -45,11 +45,11 @@ class Extent:
     exact: bool
 
     def holds(self, height: int, width: int) -> bool:
-        """Whether height × width is certain to fit into the image."""
+        """Returns whether height × width is certain to fit into the image."""
         return self.height >= height and self.width >= width
 
     def grown(self, height: int, width: int) -> Extent:
-        """With that many rows and columns more."""
+        """Returns the extent with that many more rows and columns."""
         return replace(self, height=self.height + height, width=self.width + width)
 
 
@@ -58,7 +58,7 @@ UNKNOWN = Extent(1, 1, exact=False)
 
 @dataclass(frozen=True)
 class Settled:
-    """What becomes of an op in its place.
+    """The result of `settle`: how an op runs in its place.
 
     Attributes:
         op: op that runs, or None if it would change nothing.
@@ -146,7 +146,7 @@ class ImageOp(Op):
 
     @abstractmethod
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        """What torchvision's functional makes of `image` (in torch's arithmetic a uint8 tensor) with the
+        """Applies torchvision's functional to `image` (in torch's arithmetic a uint8 tensor) with the
         numbers that were drawn."""
 
     def extent(self, before: Extent) -> Extent:
@@ -158,7 +158,7 @@ class ImageOp(Op):
         return before
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
-        """What becomes of the op on an image of `before`; or, `on_tensor`, a tensor of values made of it."""
+        """Returns how the op runs on an image of `before`, or on a tensor of its values if `on_tensor`."""
         return Settled(self, self.extent(before), problem=self.tensor_problem if on_tensor else "")
 
     def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
@@ -167,7 +167,7 @@ class ImageOp(Op):
         return after.height, after.width
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        """Whether Pillow hands the file's `info` (EXIF, DPI, …) on to the result: code of the user's may look
+        """Returns whether Pillow hands the file's `info` (EXIF, DPI, …) on to the result: user code may look
         at it."""
         return True
 
@@ -177,7 +177,7 @@ class ImageOp(Op):
         return ()
 
     def order(self, draw: Draw) -> Sequence[int]:
-        """Which of those inside are applied, by their places, in order."""
+        """Returns the places of those inside that are applied, in order."""
         raise NotImplementedError(f"{type(self).__name__} holds no other ops")
 
 
@@ -247,7 +247,7 @@ def replay_one(op: ImageOp, image: Image.Image, draw: Draw) -> Any:
 
 
 def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width: int) -> bool:
-    """Whether the `info` of an image of height × width is still there after `ops`."""
+    """Returns whether the `info` of an image of height × width is still there after `ops`."""
     for op, draw in applied(ops, draws):
         if not op.keeps_info(height, width, draw):
             return False
@@ -256,7 +256,7 @@ def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width:
 
 
 def parity_of(op: ImageOp) -> Parity:
-    """How an op's result compares with that of its transform."""
+    """Returns how an op's result compares with that of its transform."""
     return "torch" if op.arithmetic == "torch" else op.parity
 
 

@@ -139,7 +139,7 @@ def wrapped_transform(transform: Any) -> Any:
 
 
 def hands_on(function: Any) -> bool:
-    """Whether `function` returns its argument."""
+    """Returns whether `function` returns its argument."""
     return _shape(function) in IDENTITIES
 
 
@@ -154,7 +154,7 @@ def reading_mode_of(function: Any) -> Mode | None:
 
 
 def reads_tensors(function: Any) -> bool:
-    """Whether `function` of a path returns ``decode_image(path, mode="RGB")``: torchvision's, or ours."""
+    """Returns whether `function` of a path is ``decode_image(path, mode="RGB")``: torchvision's, or ours."""
     if type(function) is partial:
         rgb = function.keywords in ({"mode": "RGB"}, {"mode": ImageReadMode.RGB})
         return rgb and not function.args and any(function.func is each for each in DECODING)
@@ -162,12 +162,12 @@ def reads_tensors(function: Any) -> bool:
 
 
 def turns_upright(function: Any) -> bool:
-    """Whether `function` is Pillow's `exif_transpose`, or hands on what that returns for its argument."""
+    """Returns whether `function` is Pillow's `exif_transpose`, or returns that function's result."""
     return function is ImageOps.exif_transpose or _shape(function) in TURNERS
 
 
 def computes(function: Any) -> bool:
-    """Whether `function` of a tensor does arithmetic with numbers alone: every value by itself."""
+    """Returns whether `function` of a tensor does arithmetic with numbers alone: every value by itself."""
     code = _plain_code(function)
     if code is None or code.co_argcount != 1 or _handlers(code):
         return False
@@ -175,7 +175,7 @@ def computes(function: Any) -> bool:
 
 
 def _is_arithmetic(step: Instruction) -> bool:
-    """Whether a step is of arithmetic with numbers, value by value."""
+    """Returns whether a step is of arithmetic with numbers, value by value."""
     name, value = step
     if name in CONSTANTS_LOADED_BY:
         return type(value) in (int, float)
@@ -187,8 +187,8 @@ def _is_arithmetic(step: Instruction) -> bool:
 
 
 def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
-    """Whether `function` of several images, or tensors, calls nothing but torch.stack, functions that treat
-    values one by one, and transforms for which `known` holds. Which images it leaves out isn't known."""
+    """Returns whether `function` of several images, or tensors, calls nothing but torch.stack, functions that
+    treat values one by one, and transforms for which `known` holds. It may leave out some."""
     if function is torch.stack:
         return True
     if type(function) is not FunctionType or function.__code__.co_argcount != 1:
@@ -197,7 +197,7 @@ def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
 
 
 def _all_steps_map(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
-    """Whether `maps_images` allows each step of `function`, or of a list comprehension inside of it."""
+    """Returns whether `maps_images` allows each step of `function`, or of a list comprehension in it."""
     if code.co_flags & UNUSUAL_FLAGS or code.co_kwonlyargcount or code.co_cellvars:
         return False
     if not all(_is_of_mapping(step, known) for step in _steps(function, code)):
@@ -210,7 +210,7 @@ def _all_steps_map(function: FunctionType, code: CodeType, known: Callable[[Any]
 
 
 def _is_of_mapping(step: Instruction, known: Callable[[Any], bool]) -> bool:
-    """Whether a step is of arithmetic or a loop, or names what functions that map images may use."""
+    """Returns whether a step is of arithmetic or a loop, or names what functions that map images may use."""
     name, value = step
     if name == OBJECT:
         return _is_plain(value) or any(value is each for each in HARMLESS_FUNCTIONS) or known(value)
@@ -220,15 +220,15 @@ def _is_of_mapping(step: Instruction, known: Callable[[Any], bool]) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether `value` is a number, a name, a dtype, or several of those."""
+    """Returns whether `value` is a number, a name, a dtype, or several of those."""
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return value is None or type(value) in (int, float, bool, str, torch.dtype)
 
 
 def collates_first(function: Any) -> bool:
-    """Whether `function` does nothing with its only argument but to call torch's `default_collate` with it
-    once, such as ``lambda samples: mixup(*default_collate(samples))``."""
+    """Returns whether `function` does nothing with its only argument but to call torch's `default_collate`
+    with it once, such as ``lambda samples: mixup(*default_collate(samples))``."""
     if type(function) is not FunctionType:
         return False
     code = function.__code__
@@ -365,7 +365,7 @@ def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
 
 
 def _is_followed(step: Instruction, known: Callable[[Any], bool] | None) -> bool:
-    """Whether an attribute that is read after `step` is an object that the function's code names."""
+    """Returns whether an attribute that is read after `step` is an object that the function's code names."""
     name, owner = step
     if name != OBJECT or owner is UNKNOWN:
         return False
@@ -373,7 +373,7 @@ def _is_followed(step: Instruction, known: Callable[[Any], bool] | None) -> bool
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """What a module or a plain object has under that name; else UNKNOWN."""
+    """Returns the attribute of a module or a plain object, or UNKNOWN."""
     if type(owner) is ModuleType:
         return getattr(owner, name, UNKNOWN)
     cls = type(owner)
@@ -410,8 +410,8 @@ Shape = tuple[int, bytes, ComparableSteps]
 
 
 def _shape(function: Any, ignored: str | None = None) -> Shape | None:
-    """What a function does, whatever the constant or attribute `ignored` is; None if it takes other than
-    positional arguments."""
+    """Returns what a function does, apart from the constant or attribute `ignored`, or None if it takes other
+    than positional arguments."""
     code = _plain_code(function)
     if code is None:
         return None
@@ -428,7 +428,7 @@ def _plain_code(function: Any) -> CodeType | None:
 
 
 def _handlers(code: CodeType) -> bytes:
-    """Where exceptions are handled; empty: nowhere."""
+    """Returns the table of exception handlers, which is empty if there are none."""
     # Python 3.10 has no such table: what handles exceptions there are instructions.
     handlers: bytes = getattr(code, "co_exceptiontable", b"")
     return handlers

@@ -50,12 +50,12 @@ class Function:
     named: bool = True
 
     def found(self) -> Any:
-        """What is there now, or None if there is nothing."""
+        """Returns the present function, or None if there is none."""
         holder = self.owner if isinstance(self.owner, Mapping) else vars(self.owner)
         return holder.get(self.key)
 
     def is_librarys(self, value: Any) -> bool:
-        """Whether `value` is the library's own, or Headrace's, which stands for it."""
+        """Returns whether `value` is the library's own, or Headrace's, which stands for it."""
         return all(map(self._is_own, _parts(value)))
 
     def first_of(self, value: Any) -> Any:
@@ -82,7 +82,7 @@ def find_patched() -> list[tuple[Function, Any]]:
 
 
 def stopped_by(patched: list[tuple[Function, Any]]) -> set[str]:
-    """What ends because of functions that were replaced. Without lazy images there is nothing to record."""
+    """Returns what ends because functions were replaced. Without lazy images there is nothing to record."""
     stopped = {function.stops for function, _ in patched}
     return stopped | {RECORDING} if IMAGES in stopped else stopped
 

@@ -160,7 +160,7 @@ class Policy(ImageOp):
 
     @abstractmethod
     def steps(self, draw: Draw) -> Iterator[Operation]:
-        """What is applied, in order."""
+        """Yields the operations that are applied, in order."""
 
     def params(self) -> tuple[float, ...]:
         fraction = 0 if self.table.most is None else FRACTION

@@ -202,7 +202,7 @@ def _growth(name: str, value: Any, lowest: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _TimmResizing(SizedOp):
-    """To height × width, with one of `filters`."""
+    """Resizes to height × width with one of `filters`."""
 
     filters: tuple[int, ...]
 
@@ -221,7 +221,7 @@ class _TimmResizing(SizedOp):
 
 @dataclass(frozen=True)
 class TimmResizedCrop(_TimmResizing):
-    """A random box of the input, resized to height × width; `scale` and `ratio` as of RandomResizedCrop."""
+    """A random box of the input, resized to height × width; for `scale` and `ratio` see RandomResizedCrop."""
 
     scale: tuple[float, float]
     ratio: tuple[float, float]

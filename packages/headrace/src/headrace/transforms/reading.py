@@ -86,7 +86,7 @@ def _named_mode(name: str, functional: Any) -> InterpolationMode:
 def fill_color(
     transform: Any, fill_in: Callable[[Any], PIL.Image.Image] | None = None
 ) -> tuple[int, int, int]:
-    """What the attribute `fill` means for RGB images, asked of torchvision: `fill_in` gives an image whose
+    """Returns the color that the attribute `fill` gives in torchvision: `fill_in` returns an RGB image whose
     first pixel is filled with its argument; the default pads one."""
     fill = transform.fill
     if isinstance(transform, v2.Transform) and isinstance(fill, dict):

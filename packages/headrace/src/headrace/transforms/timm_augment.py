@@ -47,7 +47,7 @@ DRAWS_OF_BOTH_SIGNS = 16
 
 
 class Shared(NamedTuple):
-    """What all operations of a policy have in common.
+    """The parameters that all operations of a policy share.
 
     Attributes:
         filters: filters that are chosen from.
@@ -212,7 +212,7 @@ class TimmAugMix(ImageOp):
     def mixed(
         self, image: Image.Image, changed: Sequence[Image.Image], weights: Sequence[float], weight: float
     ) -> Image.Image:
-        """What timm makes of the image and its changed copies."""
+        """Returns timm's mix of the image and its changed copies."""
         if self.blended:
             for other, part in zip(changed, weights, strict=True):
                 image = Image.blend(image, other, part)
@@ -237,7 +237,7 @@ def _drawn(draw: Draw) -> Iterator[tuple[str, float, int]]:
 
 
 def _apply_drawn(image: Image.Image, draw: Draw, shared: Shared) -> Image.Image:
-    """What timm's functions make of the image."""
+    """Applies timm's functions to the image."""
     for name, argument, filter_ in _drawn(draw):
         function = importlib.import_module("timm.data.auto_augment").NAME_TO_OP[COMPUTED.get(name, name)]
         inputs: tuple[float, ...] = () if name in WITHOUT_ARGUMENT else (argument,)
@@ -281,7 +281,7 @@ def _operation(op: Any, shared: Shared) -> Operation:
 
 
 def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
-    """Whether the object computes the argument that native code computes, and makes the same of an image."""
+    """Returns whether the object computes the same argument and the same image as native code."""
     theirs: Sequence[float] = () if op.level_fn is None else op.level_fn(magnitude, op.hparams)
     if len(theirs) > 1:
         return False
@@ -309,7 +309,7 @@ def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
 
 
 def _mixes(transform: Any, op: TimmAugMix) -> bool:
-    """Whether the object mixes an image with copies of it as `op` does."""
+    """Returns whether the object mixes an image with copies of it as `op` does."""
     probe = copy.copy(transform)
     probe.ops = [lambda image: image.point([level & 0xC0 for level in range(256)] * 3)]
     image, weight = _probe_image(), np.float32(0.37)
@@ -339,7 +339,7 @@ def _bytes(function: Callable[..., Image.Image], *inputs: Any, **options: Any) -
 
 
 def _posterizes_to_nothing() -> bool:
-    """Whether this Pillow keeps 0 bits, and doesn't raise an error for that."""
+    """Returns whether this Pillow keeps 0 bits, and doesn't raise an error for that."""
     return _bytes(ImageOps.posterize, Image.new("RGB", (1, 1)), 0) is not None
 
 
@@ -355,7 +355,7 @@ def _generators_kept() -> Iterator[None]:
 
 
 def _choice(transform: Any) -> tuple[int, tuple[float, ...] | None]:
-    """How many operations RandAugment applies, and their weights."""
+    """Returns how many operations RandAugment applies, and their weights."""
     weights = transform.choice_weights
     given = None if weights is None else tuple(number("weight", weight) for weight in weights)
     if given is not None and len(given) != len(transform.ops):

@@ -1,4 +1,4 @@
-"""What a kind of dataset is, and what reading a dataset of a known kind gives."""
+"""Kinds of datasets, and the results of reading a dataset of a known kind."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Kind(ABC):
     @classmethod
     @abstractmethod
     def read(cls, dataset: Any) -> Reading:
-        """What native code can make of `dataset`, an object of one of the classes.
+        """Returns what native code can do for `dataset`, an object of one of the classes.
 
         Looks at attributes and at no sample. Whatever isn't as the class's author left it is refused; see
         `patched_reason`.
@@ -92,7 +92,7 @@ class Kind(ABC):
 
 
 def is_class(cls: type, name: str) -> bool:
-    """Whether `cls` is the class of that full name, of a module that the user has imported."""
+    """Returns whether `cls` is the class of that full name, of a module that the user has imported."""
     module, _, attribute = name.rpartition(".")
     return getattr(sys.modules.get(module), attribute, None) is cls
 

@@ -1,4 +1,4 @@
-"""From a dataset to its kind."""
+"""Finds the kind of a dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register(kinds: tuple[type[Kind], ...]) -> None:
 
 
 def read_dataset(dataset: Any) -> Reading:
-    """What native code can make of `dataset`. Reads its attributes and none of its samples."""
+    """Returns what native code can do for `dataset`. Reads its attributes and none of its samples."""
     for base in type(dataset).__mro__:
         kind = _kind_of(base)
         if kind is not None:

@@ -22,9 +22,9 @@ class TimmFolders(Kind):
         """See `Kind`: with a reader of folders, for an image and a label per sample."""
         reader: Any = getattr(dataset, "reader", None)
         if not is_class(type(reader), READER):
-            told = located(describe_callable(reader), reader)
+            name = located(describe_callable(reader), reader)
             return Refusal(
-                "timm's ImageDataset", f"its reader, {told}, isn't that of folders: runs as written"
+                "timm's ImageDataset", f"its reader, {name}, isn't that of folders: runs as written"
             )
         what, mode = f"timm's ImageDataset(n={len(reader.samples)})", getattr(dataset, "input_img_mode", None)
         has_more = dataset.load_bytes or getattr(dataset, "additional_features", None) is not None

@@ -69,7 +69,7 @@ class Concatenations(Kind):
 
 
 def _difference(parts: Sequence[Recognized]) -> str | None:
-    """What native code would have to do differently in some of `parts`, or None if there is nothing."""
+    """Returns what native code would do differently in some of `parts`, or None if there is nothing."""
     first = parts[0]
     if any(part.read is not None for part in parts):
         return REPLACES_WITHIN

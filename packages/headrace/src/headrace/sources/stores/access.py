@@ -1,4 +1,4 @@
-"""How a dataset reaches its store: the user's options, and this process's cache and connections."""
+"""The access of a dataset to its store: the user's options, and this process's cache and connections."""
 
 from __future__ import annotations
 

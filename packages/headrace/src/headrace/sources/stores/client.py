@@ -18,7 +18,7 @@ SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 
 
 def is_url(path: Any) -> bool:
-    """Whether `path` is the URL of an object rather than a file."""
+    """Returns whether `path` is the URL of an object rather than a file."""
     return isinstance(path, str) and "://" in path and path.split("://", 1)[0].lower() in SCHEMES
 
 

@@ -31,7 +31,7 @@ MOST_LETTERS = 500
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether the same request may succeed later, because a store is overloaded, say."""
+    """Returns whether the same request may succeed later, because a store is overloaded, say."""
     return error is not None and type(error).__name__ not in FINAL
 
 

@@ -35,7 +35,7 @@ class Wanted:
 
     Attributes:
         url: the URL of the object.
-        start, size: the place of the bytes in the object; size None: the whole object, however long it is.
+        start, size: the place of the bytes in the object; size is None for the whole object.
         record: the cache's name for them, or None until the object's size and version are known.
         version: the version that the object must have, or None if these bytes are recognized otherwise.
     """
@@ -112,22 +112,22 @@ class Lease:
         return len(self.wanted)
 
     def begin_part(self) -> None:
-        """To be called before a part of the work is started, by whoever does another part or the first."""
+        """Counts a part of the work before it starts. Whoever does another part, or the first, calls it."""
         with self.lock:
             self._parts += 1
 
     def end_part(self) -> bool:
-        """To be called after a part of the work. Returns whether it was the last."""
+        """Ends a part of the work. Returns whether it was the last."""
         with self.lock:
             self._parts -= 1
             return self._parts == 0
 
     def finish(self) -> None:
-        """To be called once, after all work."""
+        """Marks the work as done. It is called once, after all work."""
         self._done.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether everything is there or has failed, at most so many seconds from now."""
+        """Returns whether everything is there or has failed, at most so many seconds from now."""
         return self._done.is_set() or self._done.wait(seconds)
 
     def arrived(self) -> Lease:

@@ -267,5 +267,5 @@ class Records:
 
 
 def object_key(url: str, options: Mapping[str, Any]) -> str:
-    """Which object this is, on every process of the node."""
+    """Returns the name of an object, the same in every process of the node."""
     return f"{endpoint_of(url, options) or ''}\0{url}"

@@ -158,7 +158,7 @@ def lock(path: str, kind: int) -> int | None:
 
 
 def is_held(path: str) -> bool:
-    """Whether a client that lives, this or another one, has locked the file for itself."""
+    """Returns whether a client that lives, this or another one, has locked the file for itself."""
     descriptor = lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)
     if descriptor is None:
         return os.path.exists(path)
@@ -214,7 +214,7 @@ def write(path: str, record: Record, data: Bytes, checksum: int) -> bool:
 
 
 def is_whole(path: str, record: Record) -> bool:
-    """Whether the file's bytes have the right checksum."""
+    """Returns whether the file's bytes have the right checksum."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = memoryview(file.read())

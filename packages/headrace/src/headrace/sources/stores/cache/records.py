@@ -46,7 +46,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a cache holds now, and what this `Cache` did since it was made.
+    """The contents of a cache now, and what this `Cache` did since it was made.
 
     Attributes:
         capacity: the bound on `bytes`.
