@@ -30,7 +30,7 @@ def spin():
 sys.setswitchinterval(0.02)
 threading.Thread(target=spin, daemon=True).start()
 if int(sys.argv[2]) == 1:
-    requests.call(ask)
+    requests.submit(ask).result()
 for _ in range(int(sys.argv[2])):
     requests.start(ask)
 """

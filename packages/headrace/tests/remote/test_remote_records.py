@@ -14,7 +14,9 @@ import headrace
 from headrace.errors import PackError, RemoteError
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.remote import RemotePackSource
-from headrace.sources.stores.cache import Record
+from headrace.sources.stores.access import Access
+from headrace.sources.stores.cache import Cache, Record
+from headrace.sources.stores.client import Answer
 from headrace.sources.stores.lease import Wanted
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
@@ -78,6 +80,39 @@ def test_sizes_and_versions_of_single_objects_take_bounded_memory(
     before = store.requests
     assert [records.read(objects[n]) for n in (7, 0)] == [data_of(7), data_of(0)]
     assert store.requests == before + 1  # the size of 0; both are in the cache
+
+
+def test_a_store_that_tells_no_size_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not 100 bad samples."""
+
+    def fail(name: str) -> Answer:
+        raise RemoteError(f"{name} can't be read") from OSError("503")
+
+    store = MemoryStore({})
+    monkeypatch.setattr(store, "head", fail)
+    urls = [f"{ROOT}/{n}.jpg" for n in range(100)]
+    dataset = headrace.ImageDataset(urls, transform=TRANSFORM, cache_dir=tmp_path, cache_bytes=1 << 20)
+    lead_to(store, dataset.source.access)  # type: ignore[attr-defined]
+    with pytest.raises(RemoteError, match=r"jpg can't be read"):
+        list(headrace.DataLoader(dataset, 1, on_error="skip"))
+
+
+def test_a_stopped_process_is_waited_for_within_limits(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sources.stores.records.PATIENCE", 0.1)
+    access = access_to(store, tmp_path)
+    stopped = Cache(tmp_path / "records", access.records().capacity)
+    record = Record("x", "0", SIZE, None)
+    assert stopped.claim([record])[0].state == "mine"
+    assert access.records().read(Wanted(f"{ROOT}/x", 0, SIZE, record)) == data_of(0)
+    stopped.close()
+
+
+def test_the_default_capacity_survives_a_power_failure(tmp_path: Path) -> None:
+    (tmp_path / "records.bytes").touch()
+    capacity = Access(f"{ROOT}/pack", {}, tmp_path, None).records().capacity
+    assert capacity == int((tmp_path / "records.bytes").read_text()) > 4096
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import hashlib
 import os
 import shutil
 import threading
-import uuid
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from headrace._files import cache_folder, whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
+from headrace.sources.stores.cache import files
 from headrace.sources.stores.client import check_options, endpoint_of
 from headrace.sources.stores.records import Records
 
@@ -96,10 +95,11 @@ class Access:
     def _download(self, url: str, size: int, version: str, path: Path) -> None:
         records = self.records()
         pieces = [(url, start, min(start + PIECE, size), version) for start in range(0, size, PIECE)]
-        with whole_file(path, contended=True) as file, ThreadPoolExecutor(PIECES) as several:
+        with whole_file(path, contended=True) as file:
             for first in range(0, len(pieces), PIECES):
-                for data in several.map(lambda each: records.fetch(*each), pieces[first : first + PIECES]):
-                    file.write(data)
+                group = [records.start_fetch(*piece) for piece in pieces[first : first + PIECES]]
+                for answer in group:
+                    file.write(answer.result().data)
 
     def __str__(self) -> str:
         """Describes store and cache."""
@@ -117,18 +117,16 @@ class Access:
 
 def kept_capacity(folder: Path) -> int:
     """Bytes for records by default. The node's first process decides them for all later ones."""
-    kept = folder / "records.bytes"
-    if not kept.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_name(f"{kept.name}.{uuid.uuid4().hex}.partial")
-        partial.write_text(str(max(1, int(SHARE * shutil.disk_usage(folder).free))))
-        try:
-            os.link(partial, kept)
-        except FileExistsError:
-            pass  # another process was first: its number counts
-        finally:
-            partial.unlink()
-    return int(kept.read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "records.bytes", "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        number = file.read().strip("\0")  # what a power failure may leave
+        if not number:
+            number = str(max(files.BLOCK, int(SHARE * shutil.disk_usage(folder).free)))
+            file.truncate(0)
+            file.write(number)
+    return int(number)
 
 
 def _forget_lock() -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,6 +22,9 @@ from headrace.sources.stores.threads import Threads, claims, requests
 
 # The first and the longest pause between two claims of a record that another process fetches, in seconds.
 CLAIM_PAUSES = 0.002, 0.1
+# A record is fetched without keeping it if another process, which may have been stopped, has been fetching it
+# for so many seconds.
+PATIENCE = 300.0
 # After so many failed requests in a row the store is down: `on_error` doesn't apply to their samples.
 DOWN = 16
 # How often bytes that don't have their checksum are fetched.
@@ -68,7 +72,7 @@ class Records:
                 self._start(requests, lease, partial(self._find, lease, i, missing))
             self._end_part(lease)
         else:
-            self._start(claims, lease, partial(self._claim, lease, range(len(lease)), CLAIM_PAUSES[0]))
+            self._start(claims, lease, partial(self._claim, lease, range(len(lease))))
         return lease
 
     def read(self, wanted: Wanted) -> bytes:
@@ -79,20 +83,18 @@ class Records:
         finally:
             lease.release()
 
-    def fetch(self, url: str, start: int = 0, stop: int | None = None, version: str | None = None) -> bytes:
-        """Part of an object, or all of it, bypassing the cache.
+    def fetch(self, url: str, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` - 1 of an object, bypassing the cache. Raises RemoteError."""
+        return bytes(self.start_fetch(url, start, stop, None).result().data)
 
-        Args:
-            version: version that it must have, see `head`, or None if any will do.
-
-        Raises:
-            RemoteError: it can't be read, or has another version.
-        """
-        return bytes(requests.call(partial(self._get, url, start, stop, version)).data)
+    def start_fetch(self, url: str, start: int, stop: int, version: str | None) -> Future[Answer]:
+        """As `fetch`, without waiting. It fails unless the object has `version`, see `head`, or None if any
+        will do."""
+        return requests.submit(partial(self._get, url, start, stop, version))
 
     def head(self, url: str) -> tuple[int, str]:
         """Size and version of an object: its ETag, or its size if it has none. Raises RemoteError."""
-        return requests.call(partial(self._head, url))
+        return requests.submit(partial(self._head, url)).result()
 
     def stats(self) -> RemoteStats:
         """Counts of what this process did so far."""
@@ -115,9 +117,21 @@ class Records:
                 self._readers[root] = Reader(root, self._options)
             return self._readers[root]
 
-    def _get(self, url: str, start: int, stop: int | None, version: str | None) -> Answer:
+    def _request(self, url: str, send: Callable[[Reader, str], Answer]) -> Answer:
+        """The answer about the object at `url`; counts the requests in a row that fail for a reason that may
+        be the store's."""
         root, name = _located(url)
-        answer = self._reader(root).get(name, start, stop)
+        reader = self._reader(root)
+        try:
+            answer = send(reader, name)
+        except RemoteError as error:
+            self._failed = self._failed + 1 if may_pass(error.__cause__) else 0
+            raise
+        self._failed = 0
+        return answer
+
+    def _get(self, url: str, start: int, stop: int | None, version: str | None) -> Answer:
+        answer = self._request(url, lambda reader, name: reader.get(name, start, stop))
         if version is not None and version != answer.version:
             self._remembered.pop(url, None)  # the next attempt reads the object as it is then
             raise RemoteError(
@@ -127,8 +141,7 @@ class Records:
         return answer
 
     def _head(self, url: str) -> tuple[int, str]:
-        root, name = _located(url)
-        answer = self._reader(root).head(name)
+        answer = self._request(url, lambda reader, name: reader.head(name))
         return answer.size, answer.version
 
     def _start(self, threads: Threads, lease: Lease, work: Callable[[], None], delay: float = 0.0) -> None:
@@ -170,29 +183,35 @@ class Records:
             record = Record(store, f"{wanted.url}\0{version}", size, None)
             lease.wanted[i] = replace(wanted, size=size, record=record, version=version)
         except HeadraceError as error:
+            if self._failed >= DOWN:
+                raise
             self._fail(lease, i, RemoteError(str(error)), error.__cause__)
         with lease.lock:
             missing.discard(i)
             is_last = not missing
         if is_last:
             found_all = [i for i in range(len(lease)) if i not in lease.errors]
-            self._start(claims, lease, partial(self._claim, lease, found_all, CLAIM_PAUSES[0]))
+            self._start(claims, lease, partial(self._claim, lease, found_all))
 
-    def _claim(self, lease: Lease, positions: Sequence[int], pause: float) -> None:
-        """Claims records, and starts to fetch what isn't there; later the same for what others fetch."""
+    def _claim(self, lease: Lease, positions: Sequence[int], waited: float = 0.0) -> None:
+        """Claims records, and starts to fetch what isn't there; later the same for what others fetch, for
+        which it has waited so many seconds."""
         by_state: dict[str, list[int]] = {"ready": [], "mine": [], "other": [], "full": []}
         answers = self._cache.claim([lease.record(i) for i in positions])
         for i, claim in zip(positions, answers, strict=True):
             by_state[claim.state].append(i)
             lease.paths[i] = claim.path
+        if waited > PATIENCE:
+            by_state["full"] += by_state.pop("other")
         lease.claimed.update(by_state["mine"])
         with self._lock:
             self._missing += len(by_state["mine"]) + len(by_state["full"])
         for state, keep in (("mine", True), ("full", False)):
             for part in coalesce(lease.wanted, by_state[state]):
                 self._start(requests, lease, partial(self._fetch, lease, part, keep=keep))
-        if by_state["other"]:
-            again = partial(self._claim, lease, by_state["other"], min(2 * pause, CLAIM_PAUSES[1]))
+        if by_state.get("other"):
+            pause = min(CLAIM_PAUSES[0] + waited, CLAIM_PAUSES[1])  # twice as long each time
+            again = partial(self._claim, lease, by_state["other"], waited + pause)
             self._start(claims, lease, again, pause)
 
     def _fetch(self, lease: Lease, part: Range, *, keep: bool, tries: int = 1) -> None:
@@ -204,9 +223,7 @@ class Records:
                 # What has a version is a whole object: stores may answer a range of all of it without one.
                 stop = part.stop if wanted.version is None else None
                 data = self._get(part.url, part.start, stop, wanted.version).data
-                self._failed = 0
         except RemoteError as error:
-            self._failed = self._failed + 1 if may_pass(error.__cause__) else 0
             if self._failed >= DOWN:
                 raise
             if len(part.positions) == 1:

@@ -83,7 +83,7 @@ class Store:
         """Bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None. Raises RemoteError."""
         self._open()
         read = partial(self._reader.get, f"{self._folder}/{name}", start, stop)
-        return bytes(requests.call(read).data)
+        return bytes(requests.submit(read).result().data)
 
     def write(self, name: str, content: bytes | Path) -> None:
         """Makes or replaces an object: whole or not at all. Raises RemoteError."""

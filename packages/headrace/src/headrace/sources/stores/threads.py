@@ -47,8 +47,8 @@ class Threads:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._changed.notify()
 
-    def call(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which is done in a thread, so that Ctrl-C needn't wait for it."""
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """The result of `work`, to be waited for by a thread that Ctrl-C may interrupt."""
         future: Future[T] = Future()
 
         def do() -> None:
@@ -58,7 +58,7 @@ class Threads:
                 future.set_exception(error)
 
         self.start(do)
-        return future.result()
+        return future
 
     def _run(self) -> None:
         while True:
