@@ -59,7 +59,7 @@ def observation(
     if workers:
         arguments |= {"prefetch_factor": 2, "persistent_workers": fields.pop("persistent", True)}
     loader = LoaderFacts(
-        "torch", "DataLoader(Set)", "train.py:9", arguments, fields.pop("batches", 100), 10**6, 3200
+        "torch", "DataLoader(Set)", "train.py:9", arguments, fields.pop("batches", 100), 3200, 10**6
     )
     made = Observation(
         ["train.py"], cores=4, threads=1, loader=loader, phases=list(phases), looks=looks or []

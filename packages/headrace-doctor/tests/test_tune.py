@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import headrace
 from headrace_doctor.errors import ConfigError
-from headrace_doctor.tune import Trial, TuneReport, capture, like, measure, tune
+from headrace_doctor.tune import Trial, TuneReport, capture, measure, tune
 
 
 class Rows(Dataset[Any]):
@@ -76,13 +76,6 @@ def test_an_iterable_dataset_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="Stream is an IterableDataset"):
         tune(TorchDataLoader(Stream()))
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_another_loader_gives_the_same_batches(batched: bool) -> None:
-    loader = TorchDataLoader(Rows(10), batch_size=4 if batched else None)
-    again = TorchDataLoader(**like(loader))
-    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
 
 
 def test_the_loader_that_a_script_iterates_over_is_found() -> None:

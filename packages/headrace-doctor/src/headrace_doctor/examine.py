@@ -1,7 +1,7 @@
 """Examines a training script, or a loader and a step: measured by `measure`, judged by `doctor`.
 
-Run as a module it is the child process in which the script runs: ``python -m headrace_doctor.examine
-FOLDER``, with what is to be done in FOLDER/job.json; see `Job`.
+Run as a module it is the process of the script: ``python -m headrace_doctor.examine FOLDER``, with a `Job` in
+FOLDER/job.json.
 """
 
 from __future__ import annotations
@@ -40,27 +40,16 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Job:
-    """An examination of a script.
+    """An examination of a script."""
 
-    Attributes:
-        command: the script, or the module, and its arguments.
-        module: whether it is a module.
-        steps: number of steps of the actual phase, or None for as many as take a few seconds.
-        settings: to replace the script's own; see `measure.subject`. Default: none.
-        subject: "file.py:12" of the loader that the settings are for, or "" for any loader.
-        loader: that loader as code, as in `LoaderFacts`, or "" for any that is iterated over there.
-        brief: whether to measure the unchanged steps only; so it is with `settings`.
-        limit: seconds after which the script is ended, examined or not, or None without a limit.
-    """
-
-    command: list[str]
-    module: bool = False
-    steps: int | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    subject: str = ""
-    loader: str = ""
-    brief: bool = False
-    limit: float | None = None
+    command: list[str]  # the script, or the module, and its arguments
+    module: bool = False  # whether it is a module
+    steps: int | None = None  # of the actual phase, or None for as many as take a few seconds
+    settings: dict[str, Any] = field(default_factory=dict)  # in place of the script's; see `measure.subject`
+    subject: str = ""  # "file.py:12" of the loader that the settings are for, or "" for any loader
+    loader: str = ""  # that loader as code, as in `LoaderFacts`, or "" for any that is iterated over there
+    brief: bool = False  # whether only the unchanged steps are measured, as always with settings
+    limit: float | None = None  # seconds after which the script is ended, if any
 
     def run(
         self, *, quiet: bool, progress: Callable[[str], None] = lambda _: None
@@ -72,7 +61,7 @@ class Job:
             progress: called with the name of each phase, from another thread, up to a second late.
 
         Returns:
-            (exit status; what was observed, or None if it ended too early; the output, if quiet).
+            (exit status; the observation, or None if it ended too early; the output, if quiet).
 
         Raises:
             KeyboardInterrupt: by Ctrl-C, before all was measured.
@@ -113,7 +102,7 @@ class Job:
 
 
 def add_observed(observation: Observation, outside: Outside, folder: Path) -> None:
-    """Adds what was seen from outside, and by the samplers."""
+    """Adds the records from outside, and of the samplers."""
     observation.usage = outside.usage(observation.began)
     observation.memory |= outside.memory
     observation.watching = outside.share
@@ -146,7 +135,7 @@ def diagnose(loader: DataLoader[Any], step: Callable[[Any], object], *, steps: i
         observation = Observation([], usable_cores(), torch.get_num_threads())
         outside = Outside(os.getpid(), folder)
         try:
-            with examined(observation, Job([], steps=steps), folder, loader):
+            with examined(observation, Job([], steps=steps), folder):
                 made = True
                 while made:
                     made = False
@@ -160,13 +149,12 @@ def diagnose(loader: DataLoader[Any], step: Callable[[Any], object], *, steps: i
 
 
 @contextmanager
-def examined(observation: Observation, job: Job, folder: Path, *loaders: DataLoader[Any]) -> Iterator[None]:
-    """Examines the loaders of this process meanwhile, also `loaders`, which were made before; those of its
-    children are left alone."""
+def examined(observation: Observation, job: Job, folder: Path) -> Iterator[None]:
+    """Examines the loaders of this process meanwhile, but not those of its children."""
     with sampled(folder) as announce:
         counted = functools.partial(read_counts, folder)
         brief = job.brief or bool(job.settings)
-        examination = Examination(observation, job.steps, announce, counted, brief=brief)
+        examination = Examination(observation, job.steps, announce, counted, brief)
         replacement = Replacement(job)
 
         def begin(loader: DataLoader[Any], original: Begin) -> Iterator[Any]:
@@ -177,7 +165,7 @@ def examined(observation: Observation, job: Job, folder: Path, *loaders: DataLoa
             return examination.iterate(other, functools.partial(begin_sampled, folder, other, inner))
 
         try:
-            with intercepted(begin, *loaders):
+            with intercepted(begin):
                 yield
                 examination.script_ended()
         except Enough:
@@ -191,7 +179,7 @@ def examined(observation: Observation, job: Job, folder: Path, *loaders: DataLoa
 
 
 def main() -> None:
-    """The child process: runs the script, and saves what was observed."""
+    """Runs the script in the child process, and saves the observation."""
     folder = Path(sys.argv[1])
     job = Job(**json.loads((folder / JOB).read_text()))
     limit_threads(job.settings)
@@ -211,14 +199,13 @@ def main() -> None:
 
 
 def run_script(command: Sequence[str], *, module: bool = False) -> None:
-    """Runs a script, or a module, as Python itself does; an exit without an error is none."""
+    """Runs a script, or a module, as Python itself does."""
     sys.argv = list(command)
+    sys.path.insert(0, os.getcwd() if module else str(Path(command[0]).resolve().parent))
     try:
         if module:
-            sys.path.insert(0, os.getcwd())
             runpy.run_module(command[0], run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(command[0]).resolve().parent))
             runpy.run_path(command[0], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
@@ -226,11 +213,7 @@ def run_script(command: Sequence[str], *, module: bool = False) -> None:
 
 
 class Replacement:
-    """Loaders with other settings, in place of the script's own.
-
-    Args:
-        job: its settings, if any, and the loader that they are for.
-    """
+    """Loaders with a job's settings, in place of the script's own."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -258,7 +241,7 @@ class Replacement:
         return loader
 
     def report(self, observation: Observation) -> None:
-        """Notes what was left as it is; if that was all, the settings count as refused."""
+        """Notes the loaders that were left as they are; if that is all, the settings count as refused."""
         observation.notes += self._left
         if self._wanted and all(loader is other for loader, other in self._made.values()):
             observation.notes += [] if self._left else [f"no loader was iterated over at {self._job.subject}"]

@@ -104,7 +104,7 @@ def _memory(root: Path, own: Path) -> Iterator[tuple[int, int]]:
 
 
 def _groups(root: Path, own: Path, controller: str) -> Iterator[Path]:
-    """This process's group for `controller` ("" for version 2) and its ancestors, as folders below `root`."""
+    """Folders of this process's group for `controller` ("" for version 2) and of its ancestors."""
     for line in _read(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

@@ -1,4 +1,4 @@
-"""The settings that make a loader fastest, found by trying: torch's own DataLoader, and Headrace's."""
+"""Tries settings of a loader, of torch's own DataLoader and of Headrace's, to find the fastest."""
 
 from __future__ import annotations
 
@@ -35,27 +35,20 @@ ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *OF_WORKERS)
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, measured.
+    """One setting, measured."""
 
-    Attributes:
-        loader: "torch" or "headrace".
-        arguments: of it that differ from its defaults.
-        samples_per_second: once the first batch is there.
-        first_batch_seconds: from iter() until then.
-    """
-
-    loader: str
-    arguments: dict[str, Any]
-    samples_per_second: float
-    first_batch_seconds: float
+    loader: str  # "torch" or "headrace"
+    arguments: dict[str, Any]  # that differ from its defaults
+    samples_per_second: float  # once the first batch is there
+    first_batch_seconds: float  # from iter() until then
 
     @property
     def on_threads(self) -> bool:
-        """Whether the user's Python ran on threads that share its state."""
+        """Tells whether the user's Python ran on threads that share its state."""
         return self.arguments.get("worker_kind") == "thread"
 
     def code(self) -> str:
-        """As it is written in a program."""
+        """The call of the loader, as it is written in a program."""
         name = "headrace.DataLoader" if self.loader == "headrace" else "torch.utils.data.DataLoader"
         arguments = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
         return f"{name}(dataset, …{arguments})"
@@ -63,23 +56,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuneReport:
-    """What was tried, in order."""
+    """The settings that were tried, in order."""
 
     trials: tuple[Trial, ...]
 
     def best(self) -> dict[str, Trial]:
-        """The fastest of "torch" and, if it was tried, of "headrace" that any dataset may be given to: on
-        processes or in the caller."""
+        """The fastest of "torch" and, if it was tried, of "headrace", worker threads left out."""
         safe = [trial for trial in self.trials if not trial.on_threads]
-        names = dict.fromkeys(trial.loader for trial in safe)
-        return {name: _fastest([trial for trial in safe if trial.loader == name]) for name in names}
+        slowest_first = sorted(safe, key=lambda trial: (trial.loader == "headrace", _rate(trial)))
+        return {trial.loader: trial for trial in slowest_first}
 
     def advice(self) -> str | None:
-        """What worker threads gain, and on what condition, or None if they gain nothing or weren't tried."""
-        on_threads = [trial for trial in self.trials if trial.on_threads]
-        if not on_threads:
+        """The gain by worker threads, and their condition, or None if they gain nothing or weren't tried."""
+        fastest = max((trial for trial in self.trials if trial.on_threads), key=_rate, default=None)
+        if fastest is None:
             return None
-        fastest = _fastest(on_threads)
         gain = fastest.samples_per_second / max(self.best()["headrace"].samples_per_second, 1e-9)
         if gain < FACTOR_THAT_COUNTS:
             return None
@@ -118,7 +109,9 @@ def tune(
             f"{type(loader.dataset).__name__} is an IterableDataset: it alone knows how many workers it can"
             " have, as each would give all of its samples again."
         )
-    given, headrace = like(loader), headrace_loader()
+    kept = arguments_of(loader)
+    given = {name: value for name, value in kept.items() if name not in ABOUT_WORKERS}
+    headrace = headrace_loader()
     trials: list[Trial] = []
 
     def attempt(name: str, **arguments: Any) -> float:
@@ -146,21 +139,15 @@ def tune(
     return TuneReport(tuple(trials))
 
 
-def _fastest(trials: list[Trial]) -> Trial:
-    return max(trials, key=lambda trial: trial.samples_per_second)
-
-
-def like(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What makes another loader of the same batches, but for workers and batches ahead."""
-    return {name: value for name, value in arguments_of(loader).items() if name not in ABOUT_WORKERS}
+def _rate(trial: Trial) -> float:
+    return trial.samples_per_second
 
 
 def measure(loader: DataLoader[Any], seconds: float) -> tuple[float, float]:
-    """(samples per second, seconds until the first batch).
+    """Samples per second, and seconds until the first batch.
 
-    What is made ahead while the first batch is waited for must not count as made in no time: of a long epoch
-    the batches of the first twentieth aren't counted; short epochs are started again, and counted with their
-    start-up.
+    A twentieth of the first epoch isn't counted: much of it was made before it was asked for. Epochs that end
+    are started again, and counted with their start-up.
     """
     skip = (length_of(loader) or 0) // 20
     start = began = time.perf_counter()
@@ -170,7 +157,7 @@ def measure(loader: DataLoader[Any], seconds: float) -> tuple[float, float]:
         for batch in loader:
             empty, received = False, received + 1
             first = first or time.perf_counter() - start
-            # Of a loader that is too slow to wait for so long, what comes after twice the time is counted.
+            # A slow loader is counted after twice the time at the latest.
             if received <= skip and time.perf_counter() - start < 2 * seconds:
                 began = time.perf_counter()
                 continue
@@ -188,8 +175,7 @@ class Captured(BaseException):
 
 
 def capture(run: Callable[[], None], number: int = 1) -> DataLoader[Any] | None:
-    """The loader that is the `number`-th over which `run` iterates, which is ended then, or None if there
-    weren't as many."""
+    """Runs until it iterates over the `number`-th loader. Returns this one, or None if there are fewer."""
     seen: list[DataLoader[Any]] = []
 
     def begin(loader: DataLoader[Any], original: Begin) -> Iterator[Any]:

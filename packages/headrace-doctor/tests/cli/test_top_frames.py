@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -105,14 +104,6 @@ def test_stall_is_of_the_time_after_the_start_up_and_a_wait_that_lasts_counts(fr
     assert (one["state"], one["stall"]) == ("starting", None)
 
 
-def test_an_epoch_that_resumed_counts_what_lies_before(frame: Frame) -> None:
-    resumed = answer(12.0, loader(20, epoch={"skipped": 50}))
-    [one] = frame(answer(10.0), resumed)["ranks"][0]["loaders"]
-    assert (one["batches"], one["length"]) == (70, 100)
-    rates = one["samples_per_second"], one["stall"], one["left_seconds"]
-    assert rates == (0.0, None, None), "one answer tells no rate"
-
-
 def test_of_many_loaders_those_that_wait_most_are_shown(frame: Frame) -> None:
     before = answer(10.0, *(loader(20, number=n) for n in range(20)), rank="1")
     after = answer(12.0, *(loader(40, number=n, stall_seconds=0.05 * n) for n in range(20)), rank="1")
@@ -153,16 +144,6 @@ def test_what_others_chose_cant_steer_the_terminal(frame: Frame) -> None:
     assert "\x1b" not in text
     assert r"python \x1b[2J\x1b]0;owned\x07\nx [red]y" in text
     assert "headrace doctor run SCRIPT" in text, "no loaders: it says what is missing, and what helps"
-
-
-def test_processor_time_is_counted(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace_doctor.cli.top.running", lambda known: [])
-    watch, end = Watch(os.getpid()), time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    found = watch.frame()
-    assert found is not None
-    assert found["cpu"] * found["seconds"] >= 0.15
 
 
 def test_words_for_numbers() -> None:

@@ -54,7 +54,7 @@ def parts_of_the_step(close: dict[str, list[float]] | None = None, **shares: flo
 
 def with_device(**seconds: Any) -> Observation:
     observation = made.healthy()
-    observation.device = DeviceFacts("GPU", 0.05, {"aten::item": 1.0}, **seconds)
+    observation.device = DeviceFacts(0.05, {"aten::item": 1.0}, **seconds)
     return observation
 
 

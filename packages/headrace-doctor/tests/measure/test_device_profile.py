@@ -22,23 +22,12 @@ def test_waits_are_classified_by_what_they_are_part_of() -> None:
         Event("kernel", 0.025, 0.035, True),
         Event("kernel", 0.030, 0.040, True),
     ]
-    facts = device_facts(events, 2, 1000, "GPU")
+    facts = device_facts(events, 2, 1000)
     assert facts.synchronise_seconds == pytest.approx((0.007 + 0.001) / 2)
     assert facts.blocking_copy_seconds == pytest.approx(0.007 / 2)
     assert facts.busy_seconds == pytest.approx(0.019 / 2)
     assert facts.synchronisations == {"aten::item": 0.5, "cudaDeviceSynchronize": 0.5}
     assert (facts.pageable_bytes, facts.pinned_bytes) == (1000, 0)
-
-
-def test_copies_from_pinned_memory_are_not_pageable() -> None:
-    facts = device_facts([Event("Memcpy HtoD (Pinned -> Device)", 0.0, 0.004, True)], 1, 1000, "GPU")
-    assert (facts.pageable_bytes, facts.pinned_bytes) == (0, 1000)
-
-
-def test_a_step_without_a_device_has_nothing_on_it() -> None:
-    facts = device_facts([], 1, 1000, "GPU")
-    assert facts.busy_seconds == 0
-    assert (facts.pageable_bytes, facts.pinned_bytes) == (0, 0)
 
 
 def test_the_profiler_gives_such_events() -> None:
@@ -58,7 +47,7 @@ def test_reading_back_is_seen_on_a_gpu(gpu: torch.device) -> None:
         for _ in range(3):
             (x @ x).sum().item()
             torch.rand(1 << 22).to(gpu)
-    facts = device_facts(events, 3, 1 << 24, "GPU")
+    facts = device_facts(events, 3, 1 << 24)
     assert facts.busy_seconds > 0
     assert facts.synchronisations["aten::item"] == pytest.approx(1.0)
     assert facts.synchronise_seconds > 0

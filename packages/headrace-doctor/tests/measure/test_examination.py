@@ -14,11 +14,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import headrace
 import headrace_doctor
 from headrace_doctor.examine import Job, Replacement, examined
-from headrace_doctor.machine import usable_cores
 from headrace_doctor.measure import examination as module
 from headrace_doctor.measure import supplies
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation, Phase
-from headrace_doctor.measure.processes import Times
 from headrace_doctor.measure.subject import best_workers, describe
 
 
@@ -52,9 +50,9 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def examine(tmp_path: Path) -> Callable[..., Observation]:
-    def run(script: Callable[[], object], steps: int | None = 8, *made: Any, **job: Any) -> Observation:
+    def run(script: Callable[[], object], steps: int | None = 8) -> Observation:
         observation = Observation(["test"], 4, 1)
-        with examined(observation, Job([], steps=steps, **job), tmp_path, *made):
+        with examined(observation, Job([], steps=steps), tmp_path):
             script()
         return observation
 
@@ -129,7 +127,7 @@ def test_starts_of_epochs_are_not_waits(examine: Examine) -> None:
             return super().__iter__()
 
     loader = Slow(Rows(6), 1)
-    observation = examine(epochs(loader, lambda batch: time.sleep(0.001)), 12, loader)
+    observation = examine(epochs(loader, lambda batch: time.sleep(0.001)), 12)
     actual = phase(observation, ACTUAL)
     assert actual.epochs_ended >= 1
     assert min(actual.startups) >= 0.05
@@ -142,18 +140,6 @@ def test_a_script_that_ends_early_is_measured_as_far_as_it_goes(examine: Examine
     assert phase(observation, ACTUAL)
     assert phase(observation, SUPPLY)
     assert observation.phase(DEMAND) is None
-    assert any("ended" in note for note in observation.notes)
-
-
-def test_a_script_that_ends_amid_repeated_batches_keeps_its_actual_steps(examine: Examine) -> None:
-    def script() -> None:
-        for number, _ in enumerate(DataLoader(Rows(4000), 1)):
-            if number == 12:  # after three steps to warm up
-                break
-
-    observation = examine(script)
-    assert [one.name for one in observation.phases[:2]] == [ACTUAL, SUPPLY]
-    assert len(observation.phases[0].waits) == 8
     assert any("before its step was measured by itself" in note for note in observation.notes)
 
 
@@ -173,20 +159,6 @@ def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs(examine: E
     demand = phase(observation, DEMAND)
     assert sum(demand.waits) == 0
     assert len(demand.steps_at) == len(demand.computes) >= 8
-
-
-def test_cores_that_a_quota_leaves_to_others_are_not_taken_from_the_script(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy() -> Times:  # others use ten cores
-        now = time.perf_counter()
-        return Times(now, 0.0, 0.0, 10 * now)
-
-    monkeypatch.setattr(supplies, "times", busy)
-    monkeypatch.setattr(supplies, "affine_cores", lambda: usable_cores() + 4)
-    observation = examine(epochs(DataLoader(Rows(100), 1), nothing), brief=True)
-    assert [one.name for one in observation.phases] == [ACTUAL]
-    assert observation.phases[0].others == pytest.approx(6, abs=0.5)
 
 
 def test_streams_are_examined_too(examine: Examine) -> None:
@@ -226,18 +198,6 @@ def test_loops_over_another_loader_are_measured_beside_the_first(examine: Examin
     tried = [one.settings["loader"] for one in observation.phases if one.name.startswith("loop ")]
     assert all(settings["persistent_workers"] for settings in tried)
     assert loop.supplies
-
-
-def test_a_loop_that_ran_before_the_measured_steps_is_noted(examine: Examine) -> None:
-    def script() -> None:
-        list(DataLoader(Rows(8), 4))  # as Lightning does, to see whether it works
-        epochs(DataLoader(Rows(4000), 2), nothing)()
-
-    observation = examine(script)
-    assert observation.loops == []
-    (note,) = observation.notes
-    assert "test_examination.py:" in note
-    assert "ran before the steps that were measured" in note
 
 
 def test_waiting_for_a_loader_in_lock_step_is_a_part_of_the_step(examine: Examine) -> None:

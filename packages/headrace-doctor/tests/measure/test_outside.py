@@ -16,7 +16,6 @@ from headrace_doctor.measure import outside as module
 from headrace_doctor.measure import processes
 from headrace_doctor.measure.nvml import Gpu
 from headrace_doctor.measure.outside import Outside, busiest_gpu, own_memory
-from headrace_doctor.measure.processes import ProcessLook
 from headrace_doctor.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
@@ -82,11 +81,6 @@ def test_only_cores_that_may_be_used_are_counted_as_busy(monkeypatch: pytest.Mon
     assert processes.busy_seconds() == 60 + 4 * 1.5
 
 
-def test_children_that_are_gone_took_no_negative_time() -> None:
-    before = processes.Times(1.0, 2.0, 9.0, 20.0)
-    assert processes.Times(2.0, 3.0, 4.0, 24.0).since(before) == (1.0, 1.0, 0.0, 4.0)
-
-
 def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = (Gpu(10, 0.9, (1,)), Gpu(20, 0.4, (7, 8)))
     monkeypatch.setattr(module, "gpus", lambda: looks)
@@ -94,34 +88,6 @@ def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.M
     assert busiest_gpu({99}) == (0.9, 10)  # nobody knows whose they are
     monkeypatch.setattr(module, "gpus", tuple)
     assert busiest_gpu({7}) == (None, None)
-
-
-def test_growth_between_two_counts_of_pages_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-
-    def count(pid: int) -> int:
-        counted.append(pid)
-        return 5_000_000
-
-    monkeypatch.setattr(module, "own_memory", count)
-    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(module, "LOOKS_BETWEEN_COUNTS", 1000)
-    looks = iter(range(1_000_000))
-
-    def growing(root: psutil.Process) -> dict[int, ProcessLook]:
-        look = ProcessLook(0.0, "", 0.0, 7_000_000 + 1_000_000 * next(looks), 0)
-        return {os.getpid(): look, os.getpid() + 1: look}
-
-    monkeypatch.setattr(module, "family", growing)
-    began = time.perf_counter()
-    outside = Outside(os.getpid(), tmp_path)
-    while len(outside.usage(began)) < 3:
-        time.sleep(0.02)
-    outside.stop()
-    rows = outside.usage(began)
-    assert counted == [os.getpid(), os.getpid() + 1]
-    assert rows[1]["memory"] - rows[0]["memory"] == 2_000_000
-    assert rows[1]["workers_memory"] - rows[0]["workers_memory"] == 1_000_000
 
 
 def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-import os
 import pickle
 import sys
 import threading
@@ -123,8 +122,8 @@ def test_names_what_takes_the_time(
     assert len({line["pid"] for line in counts}) == max(1, workers)
     # A busy machine lets the sampler look so seldom that shares say little.
     assert costliest(counts) == stage, [line["stages"] for line in counts]
-    if stage == "read":
-        assert waiting(counts, stage) > 0.5
+    # However long a thread waits for a core: none is blocked but by what it reads.
+    assert (waiting(counts, stage) > 0) == (stage == "read")
     assert made(counts) == SAMPLES
     if workers:
         (supply,) = (line for line in main if line["phase"] == "supply")
@@ -282,42 +281,11 @@ def test_killed_worker_leaves_what_it_wrote(folder: Path) -> None:
     assert costliest(counts) == f"dataset:{COMPUTE}"
 
 
-def test_workers_are_sampled_seldom_while_the_step_alone_is_sampled_often(tmp_path: Path) -> None:
-    rounds = {}
-    for role in ("main", "worker"):
-        folder = tmp_path / role
-        folder.mkdir()
-        announce_phase(folder, "parts")
-        sampler = Sampler(folder, role)
-        sampler.start()
-        compute(0.6)
-        sampler.stop()
-        (rounds[role],) = (line["rounds"] for line in read_counts(folder))
-    assert rounds["worker"] < rounds["main"]
-
-
 def test_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "worker-1.jsonl").write_text(
         '{"pid": 1, "phase": "a", "rounds": 1}\n{"pid": 1, "phase": "a", "rounds": 2}\n{"pid": 1, "ph'
     )
     assert read_counts(tmp_path) == [{"pid": 1, "phase": "a", "rounds": 2}]
-
-
-def test_child_of_a_sampled_process_makes_its_own(tmp_path: Path) -> None:
-    with running(tmp_path) as parent:
-        compute(0.05)
-        child = os.fork()
-        if not child:
-            try:
-                parent.stop()  # its thread isn't here
-                with running(tmp_path):
-                    compute(0.2)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-    rounds = {line["pid"]: line["rounds"] for line in read_counts(tmp_path)}
-    assert rounds.keys() == {os.getpid(), child}
-    assert rounds[child] > 0
 
 
 def test_looks_are_fewer_while_a_step_is_timed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace_doctor.measure.subject import arguments_of, batch_samples, clone, name_of, nbytes, with_settings
+from headrace_doctor.measure.subject import arguments_of, batch_samples, clone, nbytes, with_settings
 
 
 class Rows(Dataset[Any]):
@@ -36,12 +36,6 @@ def test_what_is_not_changed_is_kept() -> None:
     assert (other.num_workers, other.prefetch_factor, other.persistent_workers) == (2, 3, True)
     assert other.drop_last
     assert "prefetch_factor" not in arguments_of(with_settings(loader, {"loader": {"num_workers": 0}}))
-
-
-def test_settings_have_names() -> None:
-    assert name_of("supply", {}) == "supply"
-    assert name_of("supply", {"loader": {"num_workers": 8}}) == "supply num_workers=8"
-    assert name_of("demand", {"threads": 4}) == "demand threads=4"
 
 
 def test_a_clone_shares_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What verbs have in common: what they show while they work, `--json`, and how they end."""
+"""The verbs' common parts: progress, `--json`, and exit codes."""
 
 from __future__ import annotations
 

@@ -87,42 +87,25 @@ def running(known: Mapping[str, Job]) -> list[Job]:
     return jobs(known)
 
 
-def roots(running: Iterable[Job]) -> dict[int, list[int]]:
-    """The numbers of jobs, each with those of its processes that publish: ranks that one launcher has started
-    are one job, and a process's descendants are part of it."""
-    pids = {job.pid: job for job in running}
-    parents: dict[int, list[int]] = {pid: [] for pid in pids}
-    for pid in pids:
+def roots(running: Iterable[Job]) -> list[int]:
+    """The numbers of jobs: of the launcher of ranks, or of a process that isn't part of another."""
+    pids, found = {job.pid: job for job in running}, []
+    for pid, job in pids.items():
         with suppress(psutil.NoSuchProcess):
-            parents[pid] = [one.pid for one in psutil.Process(pid).parents()]  # nearest first
-    own = [pid for pid in pids if not pids.keys() & set(parents[pid])]
-    launchers = {}
-    for pid in own:
-        answer = pids[pid].ask()
-        if answer is not None and answer["world_size"] not in (None, "1") and parents[pid]:
-            launchers[pid] = parents[pid][0]
-    shared = list(launchers.values())
-    jobs_of: dict[int, list[int]] = {}
-    for pid in own:
-        launcher = launchers.get(pid)
-        root = launcher if launcher is not None and shared.count(launcher) > 1 else pid
-        jobs_of.setdefault(root, []).append(pid)
-    return jobs_of
+            parents = [one.pid for one in psutil.Process(pid).parents()]  # nearest first
+            if pids.keys() & set(parents):
+                continue
+            answer = job.ask()
+            is_rank = answer is not None and answer["world_size"] not in (None, "1") and parents
+            found.append(parents[0] if is_rank else pid)
+    return list(dict.fromkeys(found))
 
 
 def choose(pid: int | None) -> int | list[int]:
     """The job to show, or those to choose from."""
     if pid is not None:
-        with suppress(OSError):
-            user = os.stat(f"/proc/{pid}").st_uid
-            if user != os.geteuid():
-                Console(stderr=True).print(
-                    f"Process {pid} runs as user {user}, the only one who may read its loaders' metrics: sudo"
-                    f" -u '#{user}' headrace top {pid}",
-                    soft_wrap=True,
-                )
         return pid
-    pids = list(roots(running({})))
+    pids = roots(running({}))
     if not pids:
         raise ConfigError(
             "no running Headrace jobs found for this user. headrace top PID shows what can be seen of any"
@@ -146,14 +129,7 @@ def print_jobs(console: Console, pids: list[int], json_file: Path | None) -> Non
 
 
 class Watch:
-    """One job: a process and all its descendants, any of which may have loaders.
-
-    Args:
-        pid: number of the process.
-
-    Raises:
-        ConfigError: there is no such process.
-    """
+    """One job: a process and all its descendants, any of which may have loaders."""
 
     def __init__(self, pid: int) -> None:
         try:
@@ -167,10 +143,8 @@ class Watch:
     def frame(self) -> Json | None:
         """The job since the last call, as `headrace top --json` prints it, or None once it has ended.
 
-        Returns:
-            A dict of JSON types. "ranks" are the processes with loaders, by rank; each of their loaders has
-            what it publishes, with "samples_per_second", "left_seconds" of the epoch and "stall" (the share
-            of the steps' time that they waited, or None if there was no step).
+        Of "ranks", the processes with loaders, each loader has what it publishes, with "samples_per_second",
+        "left_seconds" of the epoch and "stall" (the share of the steps' time that they waited, or None).
         """
         processes = family(self._root)
         if not processes:
@@ -255,7 +229,7 @@ def _loader(before: Json | None, now: Json, seconds: float) -> Json:
 
 
 def _waited(answer: Json) -> tuple[float, float]:
-    """Seconds waited by steps, and for first batches; a wait that still lasts included."""
+    """Seconds waited by steps, and for first batches, with a wait that still lasts."""
     first = answer["epoch"] is not None and not answer["epoch"]["batches"]
     lasting = answer["waiting_seconds"]
     return answer["stall_seconds"] + (0 if first else lasting), answer["startup_seconds"] + first * lasting
@@ -314,6 +288,6 @@ def _table(rows: list[tuple[Json, Json]]) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """As 1:02:33, or 0:07."""
+    """A duration as 1:02:33, or 0:07."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import importlib
 import sys
 import traceback
 from collections.abc import Iterator
@@ -56,8 +55,7 @@ def tune(
 
 @contextmanager
 def _errors_of(script: str) -> Iterator[None]:
-    """Ends the command with the traceback that Python would print for an error of the script: without the
-    frames of this command. Its own errors pass."""
+    """Ends the command at an error of the script, with the traceback that Python would print."""
     try:
         yield
     except (typer.BadParameter, typer.Exit):
@@ -108,7 +106,6 @@ def _loader(target: str, args: list[str], number: int) -> Any:
     if not Path(path).is_file():
         raise typer.BadParameter(f"{path} isn't a file; give a script, or FILE.py:NAME.")
     if name:
-        sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does it for a script
         sys.argv = [path, *args]
         return _named(Path(path), name)
     loader = capture(lambda: run_script([path, *args]), number)
@@ -118,19 +115,9 @@ def _loader(target: str, args: list[str], number: int) -> Any:
 
 
 def _named(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise typer.BadParameter(f"{path} isn't a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # worker processes may have to unpickle its classes
-    spec.loader.exec_module(module)
-    target = getattr(module, name, None)
+    sys.path.insert(0, str(path.resolve().parent))  # as Python itself does it for a script
+    sys.modules.pop(path.stem, None)
+    target = getattr(importlib.import_module(path.stem), name, None)
     if target is None:
         raise typer.BadParameter(f"{path} has no {name}.")
-    if not callable(target):
-        return target
-    try:
-        inspect.signature(target).bind()
-    except TypeError as error:
-        raise typer.BadParameter(f"{name} of {path} can't be called without arguments: {error}.") from error
-    return target()
+    return target() if callable(target) else target

@@ -1,4 +1,4 @@
-"""What a training step does on an accelerator: how long the device is busy, what the thread waits for."""
+"""Profiles the training step on an accelerator: how long it is busy, and what the thread waits for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ PAGEABLE = "Pageable"
 
 
 class Event(NamedTuple):
-    """Something that took place while steps were profiled.
-
-    Attributes:
-        name: as the profiler gives it.
-        start, end: seconds, on the profiler's clock.
-        on_device: whether it ran on the device, not in a thread of the processor.
-        thread: of the processor, by the profiler's number.
-    """
+    """A call in a thread of the processor, or something that ran on the device; times in seconds."""
 
     name: str
     start: float
@@ -37,7 +30,7 @@ class Event(NamedTuple):
 
 @contextmanager
 def profiling() -> Iterator[list[Event]]:
-    """Profiles what runs while it lasts; the list that it yields has all of it in the end."""
+    """Profiles the body; the list that it yields is filled at the end."""
     found: list[Event] = []
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
@@ -52,14 +45,9 @@ def profiling() -> Iterator[list[Event]]:
         found.append(Event(event.name, span.start / 1e6, span.end / 1e6, on_device, event.thread))
 
 
-def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: str) -> DeviceFacts:
-    """What a step does on the device, on average.
-
-    Args:
-        events: all that was profiled.
-        steps: number of steps that it was profiled over, at least 1.
-        batch_nbytes: bytes of the tensors of a batch: profiles don't always say how much a copy copied.
-        name: of the device.
+def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int) -> DeviceFacts:
+    """The average step on the device, of so many; copies are taken to be of batches of `batch_nbytes`, as
+    profiles don't always say how much was copied.
     """
     on_device = [event for event in events if event.on_device]
     calls = [event for event in events if not event.on_device]
@@ -76,7 +64,6 @@ def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: s
     for call in [*reads, *other]:
         counts[call.name] = counts.get(call.name, 0.0) + 1 / steps
     return DeviceFacts(
-        name=name,
         busy_seconds=_union(on_device) / steps,
         synchronisations=counts,
         synchronise_seconds=(_union([*in_reads, *other])) / steps,

@@ -1,9 +1,8 @@
-"""A training loop, examined from inside its own loader: as it is, then step and loader alone.
+"""Examines a training loop from inside its own loader.
 
-The script's loop stays the driver. Its loader gives it batches as always for a while (*actual*), then the
-same few batches again and again (*demand*: what the step would do if loading cost nothing). After that the
-loop gets nothing more, and batches are taken from the loader as fast as it makes them (*supply*), with its
-own settings and with others.
+The script's loop goes on. Its loader gives it batches as always for a while (*actual*), then the same few
+batches again and again (*demand*: the step if loading cost nothing). After that the loop gets nothing more,
+and batches are taken from the loader as fast as it makes them (*supply*), with its own settings and others.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from headrace_doctor.measure.processes import children_memory, own_memory, wait_
 from headrace_doctor.measure.subject import (
     WARM_UP,
     Watched,
-    WatchedIterator,
     batch_samples,
     clone,
     describe,
@@ -63,10 +61,10 @@ class Examination:
     """Examines one script.
 
     Args:
-        observation: what is measured goes there.
-        steps: of the actual phase, or None for as many as take a few seconds.
+        observation: filled with the measurements.
+        steps: number of steps of the actual phase, or None for as many as take a few seconds.
         announce: called with the name of each phase that begins.
-        counted: returns what the samplers have counted so far.
+        counted: returns the samplers' counts so far.
         brief: whether nothing is measured after the actual phase.
     """
 
@@ -75,9 +73,8 @@ class Examination:
         observation: Observation,
         steps: int | None,
         announce: Callable[[str], None],
-        counted: Callable[[], list[dict[str, Any]]] = list,
-        *,
-        brief: bool = False,
+        counted: Callable[[], list[dict[str, Any]]],
+        brief: bool,
     ) -> None:
         self.observation = observation
         self.busy = False  # with loaders of its own
@@ -88,15 +85,13 @@ class Examination:
         self._watched: dict[int, Watched] = {}
         self._giving: list[Watched] = []  # whose batches the script is working on
         self._subject: Watched | None = None  # the loader whose actual phase is over
-        self._probes: Generator[Any, None, None] | None = (
-            None  # batches for the step alone that are still to be given
-        )
+        self._probes: Generator[Any, None, None] | None = None  # batches for the step alone
         self._left = False  # the script left its loop with the last of these
         self._loops = 0  # over other loaders, in this phase so far
         self._over = False
 
-    def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
-        """What the script gets in the place of iter(loader), which `begin` is."""
+    def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The iterator that the script gets in the place of that of `begin`."""
         if self._over:
             self._end()
         watched = self._watched.get(id(loader))
@@ -105,16 +100,16 @@ class Examination:
         began = time.perf_counter()
         with self._own_work():
             inner = begin()
-        return WatchedIterator(inner, self._batches(watched, inner, began))
+        return self._batches(watched, inner, began)
 
     def script_ended(self) -> None:
         """Measures what can still be measured of a script that ended by itself."""
-        if self._over or not self._watched:
-            return
         subject = self._subject
+        if self._over:
+            return
         if subject is None:
-            subject = max(self._watched.values(), key=lambda one: one.phase.seconds)
-            if not subject.phase.computes:
+            subject = max(self._watched.values(), key=lambda one: one.phase.seconds, default=None)
+            if subject is None or not subject.phase.computes:
                 return
             if subject.phase.name != ACTUAL:
                 self.observation.notes.append(
@@ -139,7 +134,7 @@ class Examination:
 
     @contextmanager
     def _own_work(self) -> Iterator[None]:
-        """Loaders that are iterated over meanwhile are parts of this one, or the examination's own."""
+        """Keeps loaders that are iterated over meanwhile, such as parts of this one, from being examined."""
         before, self.busy = self.busy, True
         try:
             yield
@@ -199,15 +194,11 @@ class Examination:
         watched.facts.batch_nbytes = watched.facts.batch_nbytes or nbytes(batch)
         began = self._recorder.now() - wait
         seconds = yield from self._given(watched, batch)
-        phase.steps_at.append(began)
-        phase.computes.append(seconds)
-        phase.waits.append(wait)
-        phase.samples.append(samples)
+        phase.add(began, wait, seconds, samples)
         watched.steps += 1
 
     def _given(self, watched: Watched, batch: Any) -> Generator[Any, None, float]:
-        """Gives the script a batch; returns the seconds until it asks for the next one, without loops over
-        other loaders that ended meanwhile."""
+        """Gives the script a batch. Returns the seconds until it asks for the next, without other loops."""
         given, elsewhere = time.perf_counter(), self._elsewhere(watched)
         self._giving.append(watched)
         try:
@@ -223,7 +214,10 @@ class Examination:
             before, self._loops = self._loops, sum(one.loop.loops for one in self._beside(watched))
             if watched.phase.name == WARM_UP:
                 if self._is_warm(watched):
-                    self._begin_actual(watched)
+                    self._recorder.begin(watched, Phase(ACTUAL))
+                    self._loops = 0
+                    for one in self._watched.values():
+                        one.loop = one.new_loop()
                 return
             if not self._is_over(watched, self._loops > before):
                 return
@@ -239,22 +233,15 @@ class Examination:
         return [one for one in self._watched.values() if one is not watched]
 
     def _elsewhere(self, watched: Watched) -> float:
-        """Seconds spent so far on loops over other loaders that have ended."""
+        """Seconds that loops over other loaders took so far, once they ended."""
         return sum(one.loop.seconds for one in self._beside(watched))
-
-    def _begin_actual(self, watched: Watched) -> None:
-        self._recorder.begin(watched, Phase(ACTUAL))
-        self._loops = 0
-        for one in self._watched.values():
-            one.loop = one.new_loop()
 
     def _is_warm(self, watched: Watched) -> bool:
         steps, seconds = len(watched.phase.computes), self._recorder.now() - watched.phase.began
         return steps >= WARM_STEPS and (seconds >= WARM_SECONDS or steps >= 2 * prefetched(watched.loader))
 
     def _is_over(self, watched: Watched, looped: bool) -> bool:
-        """Whether the actual phase has enough steps; if other loaders are iterated over between them, it ends
-        with such a loop."""
+        """Tells whether the actual phase has enough steps; it ends with a loop of another loader, if any."""
         phase = watched.phase
         seconds, steps = self._recorder.now() - phase.began, len(phase.computes)
         # What an epoch's start costs shows in the second: the one that the phase began in had started before.
@@ -271,15 +258,9 @@ class Examination:
         self._recorder.end(watched)
         self._subject = watched
         self.observation.loops = [replace(one.loop) for one in self._beside(watched) if one.loop.batches]
-        self.observation.notes += [
-            f"the loop at {one.facts.where} ran before the steps that were measured, or still runs: what it"
-            " takes of the script's time isn't known"
-            for one in self._beside(watched)
-            if one.steps and not one.loop.batches
-        ]
 
     def _probed(self, watched: Watched) -> Iterator[Any]:
-        """The probes; if the script leaves its loop amid them, its next epoch continues with them."""
+        """The batches for the step alone; they go on in the next epoch if the script leaves its loop."""
         for batch in self._probes or ():
             self._left = True
             try:
@@ -310,7 +291,7 @@ class Examination:
     def _repeated(
         self, watched: Watched, kind: str, seconds: float, settings: dict[str, Any] | None = None
     ) -> Iterator[Any]:
-        """A phase with the kept batches in turn, of `seconds`; longer if two rounds take longer."""
+        """A phase with the kept batches in turn, of `seconds`, or longer if two rounds take longer."""
         phase, away = Phase(name_of(kind, settings or {}), settings or {}), 0.0
         self._recorder.begin(watched, phase)
         for number in itertools.count():
@@ -326,10 +307,7 @@ class Examination:
                 watched.phase = phase
                 self._recorder.announce(phase.name)
                 continue
-            phase.steps_at.append(began)
-            phase.computes.append(compute)
-            phase.waits.append(0.0)
-            phase.samples.append(batch_samples(kept, watched.loader.batch_size))
+            phase.add(began, 0.0, compute, batch_samples(kept, watched.loader.batch_size))
         self._recorder.end(watched)
 
     def _profiled(self, watched: Watched) -> Iterator[Any]:
@@ -342,9 +320,7 @@ class Examination:
                     self.observation.notes.append("the script left its loop while its step was profiled")
                     return
             synchronise()
-        kind = torch.accelerator.current_accelerator()
-        name = str(kind) if kind is None or kind.type != "cuda" else torch.cuda.get_device_name()
-        device = device_facts(events, PROFILED_STEPS, watched.facts.batch_nbytes, name)
+        device = device_facts(events, PROFILED_STEPS, watched.facts.batch_nbytes)
         if torch.cuda.is_available():
             device.memory_peak = torch.cuda.max_memory_reserved()
             device.memory_total = torch.cuda.get_device_properties().total_memory

@@ -1,4 +1,4 @@
-"""What an examination of a training script records, as plain data; to a file and back."""
+"""The record of an examination: plain data, to a file and back."""
 
 from __future__ import annotations
 
@@ -26,42 +26,29 @@ EXAMINED = "examined"
 
 @dataclass
 class Phase:
-    """What one phase measured, step by step.
+    """The measurements of one phase, step by step."""
 
-    Attributes:
-        name: ACTUAL, DEMAND or SUPPLY, with the settings that differ, if any do: "actual num_workers=8".
-        settings: that differ from the script's own; see `measure.subject`.
-        began, ended: seconds since the examination began.
-        waits: seconds in next(), of each step but the first of an epoch.
-        computes: seconds from a batch until the next call of next(), of the same steps, without loops over
-            other loaders; 0 in supplies.
-        samples: in the batch of each step.
-        startups: seconds from iter() to the first batch, of each epoch started.
-        steps_at: when each step began, in seconds since the examination began.
-        cpu_seconds: processor time of the training process, all its threads.
-        worker_cpu_seconds: processor time of its worker processes, including those that ended.
-        epochs_ended: epochs that ended in the phase.
-        worker_memory: bytes of the worker processes' own (USS) when the phase began and ended; only of the
-            actual phase and the supply.
-        others: cores that other processes used meanwhile, of those that the script may use.
-        load: the machine's load average when the phase ended.
-    """
-
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    began: float = 0.0
+    name: str  # ACTUAL, DEMAND, PARTS, SUPPLY or LOOP, and settings that differ: "supply num_workers=8"
+    settings: dict[str, Any] = field(default_factory=dict)  # that differ; see `measure.subject`
+    began: float = 0.0  # in seconds since the examination began
     ended: float = 0.0
-    waits: list[float] = field(default_factory=list)
-    computes: list[float] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
-    startups: list[float] = field(default_factory=list)
-    steps_at: list[float] = field(default_factory=list)
-    cpu_seconds: float = 0.0
-    worker_cpu_seconds: float = 0.0
+    waits: list[float] = field(default_factory=list)  # seconds in next(), but for the first step of an epoch
+    computes: list[float] = field(default_factory=list)  # until the next next(), without other loops
+    samples: list[int] = field(default_factory=list)  # in the batch of each step
+    startups: list[float] = field(default_factory=list)  # seconds from iter() to the first batch of an epoch
+    steps_at: list[float] = field(default_factory=list)  # when each step began, as `began`
+    cpu_seconds: float = 0.0  # processor time of the training process, all its threads
+    worker_cpu_seconds: float = 0.0  # of its worker processes, including those that ended
     epochs_ended: int = 0
-    worker_memory: list[int] = field(default_factory=list)
-    others: float = 0.0
-    load: float = 0.0
+    worker_memory: list[int] = field(default_factory=list)  # workers' own bytes (USS), at begin and end
+    others: float = 0.0  # cores that other processes used, of those that the script may use
+
+    def add(self, began: float, wait: float, compute: float, samples: int) -> None:
+        """Adds a step."""
+        self.steps_at.append(began)
+        self.waits.append(wait)
+        self.computes.append(compute)
+        self.samples.append(samples)
 
     @property
     def seconds(self) -> float:
@@ -81,28 +68,17 @@ class Phase:
 
 @dataclass
 class LoaderFacts:
-    """The loader that was examined.
+    """The loader that was examined."""
 
-    Attributes:
-        kind: "torch" or "headrace".
-        code: as a call: "DataLoader(ImageFolder(2000), batch_size=64, num_workers=4)".
-        where: "train.py:41", where the script iterates over it.
-        arguments: num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, in_order, …
-        batches: of an epoch, or None if not known.
-        batch_nbytes: of the tensors of one batch.
-        samples: of the dataset, or None if not known.
-        first_batch_seconds: from the first iter() to its first batch.
-        stages: of Headrace's own loader: name → [samples, thread seconds, threads], in the supply phase.
-    """
-
-    kind: str
-    code: str
-    where: str
-    arguments: dict[str, Any]
-    batches: int | None
-    batch_nbytes: int
-    samples: int | None
-    first_batch_seconds: float = 0.0
+    kind: str  # "torch" or "headrace"
+    code: str  # as a call: "DataLoader(ImageFolder of 2,000, batch_size=64, num_workers=4)"
+    where: str  # "train.py:41", where the script iterates over it
+    arguments: dict[str, Any]  # num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, …
+    batches: int | None  # of an epoch, or None if not known
+    samples: int | None  # of the dataset, or None if not known
+    batch_nbytes: int = 0  # of the tensors of one batch
+    first_batch_seconds: float = 0.0  # from the first iter() to its first batch
+    # Headrace's own, in the supply phase: name → [samples, thread seconds, threads].
     stages: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -113,27 +89,17 @@ class LoaderFacts:
 
 @dataclass
 class Loop:
-    """The loops over another loader of the script, as for validation, during the actual phase.
+    """The loops over another loader of the script, as for validation, during the actual phase."""
 
-    Attributes:
-        where: "train.py:60", where the script iterates over it.
-        code: the loader, as a call.
-        arguments: as in `LoaderFacts`.
-        loops: number of loops started.
-        batches, samples: numbers received.
-        waits: seconds until batches were received, the starts of loops included.
-        computes: seconds that the script spent on batches.
-        supplies: number of workers → seconds and processor seconds per sample of the loader alone.
-    """
-
-    where: str
+    where: str  # this and the next two as in `LoaderFacts`
     code: str
     arguments: dict[str, Any]
-    loops: int = 0
+    loops: int = 0  # number of loops started
     batches: int = 0
     samples: int = 0
-    waits: float = 0.0
-    computes: float = 0.0
+    waits: float = 0.0  # seconds until batches were received, the starts of loops included
+    computes: float = 0.0  # seconds that the script spent on batches
+    # Number of workers → seconds and processor seconds per sample of the loader alone.
     supplies: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, later: Loop) -> None:
@@ -149,67 +115,39 @@ class Loop:
 
 @dataclass
 class DeviceFacts:
-    """What a few profiled steps did on a device; all per step.
+    """The device during a few profiled steps; all but memory is per step."""
 
-    Attributes:
-        name: of the device.
-        busy_seconds: in which it computed or copied.
-        synchronisations: calls that waited for it, by name: {"aten::item": 1, "cudaStreamSynchronize": 2}.
-        synchronise_seconds: that the training thread spent in these.
-        pageable_bytes, pinned_bytes: copied to the device from such memory.
-        blocking_copy_seconds: that the training thread spent in copies to the device.
-        memory_peak, memory_total: bytes of the device.
-    """
-
-    name: str
-    busy_seconds: float = 0.0
-    synchronisations: dict[str, float] = field(default_factory=dict)
-    synchronise_seconds: float = 0.0
-    pageable_bytes: float = 0.0
+    busy_seconds: float = 0.0  # in which it computed or copied
+    synchronisations: dict[str, float] = field(default_factory=dict)  # calls that waited for it, by name
+    synchronise_seconds: float = 0.0  # that the training thread spent in these
+    pageable_bytes: float = 0.0  # copied to the device from such memory
     pinned_bytes: float = 0.0
-    blocking_copy_seconds: float = 0.0
-    memory_peak: int = 0
+    blocking_copy_seconds: float = 0.0  # that the training thread spent in copies to the device
+    memory_peak: int = 0  # bytes of the device
     memory_total: int = 0
 
 
 @dataclass
 class Observation:
-    """All that was measured of one script.
+    """The measurements of one script."""
 
-    Attributes:
-        command: the script and its arguments.
-        cores: that may be used.
-        threads: of the training process's operators (`torch.get_num_threads()`).
-        loader: the one that was examined, or None if the script iterated over none.
-        loops: over its other loaders.
-        phases: in the order in which they ran.
-        looks: counts of the stack samplers, one dict per process and phase; see `measure.sampler`.
-        usage: what was seen from outside, every second: dicts with the fields of `Usage`.
-        device: None if there is none, or it wasn't profiled.
-        memory: bytes: see `measure.outside`; and, as "main_at_first" and "workers_at_first", of the
-            training process and of all workers after the first batch.
-        watching: processor seconds per second that watching from outside took.
-        began: the moment that times count from, by `time.perf_counter()`.
-        ended: EXAMINED; "script ended": before everything was measured; or the error that ended it.
-        notes: what couldn't be measured, and why.
-        refused: whether the settings that were to be tried could not be applied; the notes say why.
-    """
-
-    command: list[str]
-    cores: int
-    threads: int
-    loader: LoaderFacts | None = None
-    loops: list[Loop] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
-    looks: list[dict[str, Any]] = field(default_factory=list)
-    usage: list[dict[str, Any]] = field(default_factory=list)
-    device: DeviceFacts | None = None
+    command: list[str]  # the script and its arguments
+    cores: int  # that may be used
+    threads: int  # of the training process's operators
+    loader: LoaderFacts | None = None  # the one that was examined, or None without any
+    loops: list[Loop] = field(default_factory=list)  # over its other loaders
+    phases: list[Phase] = field(default_factory=list)  # in the order in which they ran
+    looks: list[dict[str, Any]] = field(default_factory=list)  # `measure.sampler.Counts` by process and phase
+    usage: list[dict[str, Any]] = field(default_factory=list)  # fields of `Usage`, every second
+    device: DeviceFacts | None = None  # or None if there is no device or it wasn't profiled
+    # Bytes: those of `measure.outside`, and after the first batch those of the training process and of all
+    # workers, "main_at_first" and "workers_at_first".
     memory: dict[str, Any] = field(default_factory=dict)
-    watching: float = 0.0
-    began: float = 0.0
-    ended: str = "script ended"
-    notes: list[str] = field(default_factory=list)
-    refused: bool = False
+    watching: float = 0.0  # processor seconds per second that watching from outside took
+    began: float = 0.0  # the moment that times count from, by `time.perf_counter()`
+    ended: str = "script ended"  # before all was measured, or EXAMINED, or the error that ended it
+    notes: list[str] = field(default_factory=list)  # measurements that failed, and why
+    refused: bool = False  # whether the settings to be tried could not be applied; the notes say why
 
     def phase(self, name: str) -> Phase | None:
         """The phase of that name that measured anything."""

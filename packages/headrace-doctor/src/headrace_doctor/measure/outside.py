@@ -16,9 +16,8 @@ from headrace_doctor.measure.processes import ProcessLook, family, own_memory
 from headrace_doctor.measure.sampler import read_phase
 
 INTERVAL_SECONDS = 1.0
-# Counting a process's own pages walks all its page tables, some 15 ms of a core: only every so many looks. In
-# between, what a process's resident memory gained is taken to be its own.
-LOOKS_BETWEEN_COUNTS = 10
+# Counting a process's own pages walks all its page tables, some 15 ms of a core: only every so many looks.
+LOOKS_BETWEEN_COUNTS = 3
 
 
 class Outside:
@@ -26,13 +25,12 @@ class Outside:
 
     Args:
         pid: number of the process.
-        folder: of its samplers, which tells the phase.
+        folder: of its samplers, with the file that names the phase.
         progress: called in the watching thread with the name of each phase that is seen, but for "".
 
     Attributes:
         share: processor seconds per second that watching takes.
-        memory: bytes: "allowed" when it began; "shm_total", and "shm_free" at the least, 0: there is no
-            /dev/shm.
+        memory: bytes: "allowed" when it began; "shm_total", and "shm_free" at the least, 0 without /dev/shm.
     """
 
     def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -40,7 +38,7 @@ class Outside:
         self._progress, self._phase = progress, ""
         self._gpus = bool(gpus())
         self._rows: list[dict[str, Any]] = []
-        self._counted: dict[int, tuple[int, int]] = {}  # by process: its own bytes, resident ones
+        self._own: dict[int, int] = {}  # bytes of each process's own
         self._before: tuple[float, float, int] | None = None
         self.memory = {"allowed": available_memory(), "shm_total": 0, "shm_free": 0}
         self.share = 0.0
@@ -54,11 +52,7 @@ class Outside:
         self._thread.join()
 
     def usage(self, began: float) -> list[dict[str, Any]]:
-        """Fields of `doctor.records.Usage`, oldest first.
-
-        Args:
-            began: the moment that times count from, by `time.perf_counter()`.
-        """
+        """Fields of `doctor.records.Usage`, oldest first; times count from `began`."""
         return [{**row, "time": row["time"] - began} for row in self._rows if row["time"] >= began]
 
     def _run(self) -> None:
@@ -78,15 +72,9 @@ class Outside:
         if phase not in ("", self._phase):
             self._phase = phase
             self._progress(phase)
-        for pid, process in processes.items():
-            if count:
-                self._counted[pid] = own_memory(pid), process.memory
-            # What a process was forked with isn't its own.
-            self._counted.setdefault(pid, (0, process.memory))
-        own = {}
-        for pid, process in processes.items():
-            counted, resident = self._counted[pid]
-            own[pid] = max(0, counted + process.memory - resident)
+        if count:
+            self._own = {pid: own_memory(pid) for pid in processes}
+        memory = sum(self._own.get(pid, 0) for pid in processes)
         if (space := shared_memory()) is not None:
             least = min(self.memory["shm_free"] or space.free, space.free)
             self.memory |= {"shm_total": space.total, "shm_free": least}
@@ -100,8 +88,8 @@ class Outside:
                     # A worker that has ended takes its count with it.
                     "cpu": max(0.0, cpu - cpu_then) / (clock - then),
                     "disk_read": max(0, read - read_then) / (clock - then),
-                    "memory": sum(own.values()),
-                    "workers_memory": sum(own.values()) - own[self._root.pid],
+                    "memory": memory,
+                    "workers_memory": memory - self._own[self._root.pid],
                     "gpu": gpu,
                     "gpu_memory": gpu_memory,
                 }
@@ -110,8 +98,8 @@ class Outside:
 
 
 def busiest_gpu(pids: set[int]) -> tuple[float | None, int | None]:
-    """How busy the busiest of these processes' GPUs is, 0 to 1, and the bytes used on it; of all GPUs if
-    NVML doesn't say whose they are, as in a container."""
+    """The load, 0 to 1, and the bytes used, of the busiest of these processes' GPUs; of all GPUs if none is
+    known to be theirs, as in a container."""
     every = gpus()
     theirs = [gpu for gpu in every if pids & set(gpu.pids)] or list(every)
     busiest = max(theirs, key=lambda gpu: gpu.busy, default=None)

@@ -15,21 +15,13 @@ from headrace_doctor.machine import cpu_quota
 
 
 class ProcessLook(NamedTuple):
-    """One process at one moment.
+    """One process at one moment."""
 
-    Attributes:
-        started: seconds since 1970.
-        command: with its arguments, joined by spaces.
-        cpu_seconds: processor time of all threads so far, in user and system mode.
-        memory: resident bytes; pages that processes share count in each of them.
-        read_bytes: bytes that storage was really read for, so far; 0 if they aren't this user's to see.
-    """
-
-    started: float
-    command: str
-    cpu_seconds: float
-    memory: int
-    read_bytes: int
+    started: float  # seconds since 1970
+    command: str  # with its arguments, joined by spaces
+    cpu_seconds: float  # processor time of all threads so far, in user and system mode
+    memory: int  # resident bytes; pages that processes share count in each of them
+    read_bytes: int  # that storage was really read for, so far; 0 if they aren't this user's to see
 
 
 def family(root: psutil.Process) -> dict[int, ProcessLook]:
@@ -64,10 +56,7 @@ def cores_of(pid: int) -> float:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that a process has written and shares with no other, or 0 if it has ended or isn't this user's.
-
-    Pages of files, which were only read, don't count: the system takes them back when it needs to.
-    """
+    """Bytes that a process has written and doesn't share, or 0 if it has ended or isn't this user's."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -76,7 +65,7 @@ def own_memory(pid: int) -> int:
 
 
 def children_memory() -> int:
-    """The same of all of this process's descendants."""
+    """Bytes that this process's descendants have written and don't share."""
     return sum(own_memory(child.pid) for child in psutil.Process().children(recursive=True))
 
 
@@ -91,14 +80,8 @@ def busy_seconds() -> float:
 
 
 class Times(NamedTuple):
-    """Counters of time, all in seconds.
-
-    Attributes:
-        wall: by `time.perf_counter()`.
-        own: processor time of this process.
-        children: that of its descendants, including those that ended and were waited for.
-        machine: that of all processes, on the cores that this one may be put on.
-    """
+    """Seconds by `time.perf_counter()`, and processor seconds of this process, of its descendants (with those
+    that ended and were waited for), and of all processes, on the cores that this one may be put on."""
 
     wall: float
     own: float
@@ -123,11 +106,10 @@ def times() -> Times:
 
 
 def wait_until_quiet() -> None:
-    """Waits until this process and its children are idle, as workers are once enough batches are ready; for
-    10 seconds at most."""
-    end = time.perf_counter() + 10.0
+    """Waits, for 10 seconds at most, until this process and its children are idle."""
     calm, before = 0, times()
-    while calm < 4 and time.perf_counter() < end:
+    end = before.wall + 10.0
+    while calm < 4 and before.wall < end:
         time.sleep(0.05)
         now = times()
         spent = now.since(before)

@@ -1,8 +1,6 @@
 """A thread that samples the stacks of the other threads of its process, up to 100 times a second.
 
-It appends what it counted, every few seconds and whenever the phase changes, as a line of JSON to a file: the
-last line of a (pid, phase) holds all of that phase. `read_counts` reads such files. `sampled` samples this
-process, `begin_sampled` the workers that a loader of torch's starts.
+Every few seconds, and when the phase changes, it appends its counts to a file, as a line of JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import bisect
 import functools
 import gc
-import heapq
 import json
 import os
 import random
@@ -33,14 +30,10 @@ from headrace_doctor.measure.stages import Place, Stage, is_whole, stage_of, wal
 from headrace_doctor.measure.subject import is_headrace
 
 PHASE_FILE = "phase"
-# A stack sample costs its process up to a millisecond. There are few while a training step is timed, and
-# hardly any of its workers, whose stages count when the loader is alone; that may be disturbed a little more,
-# and so may the step while its times are not kept.
+# A stack sample costs its process up to a millisecond: there are few while a training step is timed.
 FINE_SECONDS, COARSE_SECONDS = 0.01, {"main": 0.1, "worker": 0.5}
-# A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
-# It is made to let go sooner, or whatever runs next, as a call into C, would be taken for what ran. It isn't
-# even asked to while it lets go by itself within this time, for a moment that is too short to be seen, as
-# each call of torch.tensor() does.
+# A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C,
+# which would be taken for the code before it. With this it lets go sooner.
 FINE_SWITCH_SECONDS = 0.00002
 NOTICE_SECONDS = 0.1  # until a new phase is noticed
 FINE_WRITE_SECONDS, COARSE_WRITE_SECONDS = 0.5, 2.0
@@ -54,81 +47,49 @@ NATIVE_THREAD_SECONDS = 0.002
 EDGES = tuple(1e-5 * 2 ** (step / 2) for step in range(49))
 
 
-class SampleTimes:
-    """Durations of single samples."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._bins = [0] * (len(EDGES) + 1)
-        self._slowest: list[tuple[float, int, Any]] = []
-
-    def add(self, index: Any, seconds: float) -> None:
-        """Counts one sample; the index is None for an iterable dataset."""
-        self._count += 1
-        self._bins[bisect.bisect_left(EDGES, seconds)] += 1
-        row = (seconds, self._count, index if isinstance(index, (int, str)) else repr(index)[:200])
-        if len(self._slowest) < MOST_SLOWEST:
-            heapq.heappush(self._slowest, row)
-        else:
-            heapq.heappushpop(self._slowest, row)
-
-    def to_json(self) -> dict[str, Any]:
-        """{"bins": [[upper edge in seconds, samples], …], "slowest": [[seconds, index], …] longest first}."""
-        edges = [*(round(edge, 6) for edge in EDGES), None]
-        return {
-            "bins": [[edge, count] for edge, count in zip(edges, self._bins, strict=True) if count],
-            "slowest": [[round(row[0], 6), row[2]] for row in sorted(self._slowest, reverse=True)],
-        }
-
-
 @dataclass
 class Counts:
-    """What was counted in one phase.
-
-    Attributes:
-        seconds: time that the phase was sampled for.
-        rounds: number of looks.
-        own_cpu_seconds: processor time that the sampler took.
-        cpu_seconds: processor time of the process's other threads.
-        held_seconds: time that the one of these that waited longest waited for a core.
-        native_cpu_seconds: processor time of threads that Python does not know, as those of OpenMP or OpenCV.
-        native_threads: number of such threads that used any.
-        gc_seconds: time in Python's garbage collector.
-        libraries: of those that start threads of their own, the ones that are imported.
-        stages: thread kind → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands
-            for the seconds since the one before: samples come late while the GIL is held, so that seconds,
-            not counts, are shares of time.
-        lines: "file.py:41 function" → stack samples with the main thread there.
-        samples: durations of single samples.
-    """
+    """The counts of one phase."""
 
     phase: str
-    seconds: float = 0.0
-    rounds: int = 0
-    own_cpu_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    held_seconds: float = 0.0
-    native_cpu_seconds: float = 0.0
-    native_threads: int = 0
-    gc_seconds: float = 0.0
-    libraries: list[str] = field(default_factory=list)
+    seconds: float = 0.0  # time that the phase was sampled for
+    rounds: int = 0  # number of looks
+    own_cpu_seconds: float = 0.0  # processor time that the sampler took
+    cpu_seconds: float = 0.0  # processor time of the process's other threads
+    held_seconds: float = 0.0  # time that one of these waited for a core, at most
+    native_cpu_seconds: float = 0.0  # of threads that Python does not know, as those of OpenMP or OpenCV
+    native_threads: int = 0  # number of such threads that used any
+    gc_seconds: float = 0.0  # time in Python's garbage collector
+    libraries: list[str] = field(default_factory=list)  # imported ones of `THREADED`
+    # Kind of thread → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands for the
+    # seconds since the one before: while the GIL is held, samples come late.
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    samples: SampleTimes = field(default_factory=SampleTimes)
+    lines: dict[str, int] = field(default_factory=dict)  # "file.py:41 function" → looks at the main thread
+    durations: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))  # of samples, by `EDGES`
+    slowest: list[tuple[float, Any]] = field(default_factory=list)  # (seconds, index), longest first
 
     def add(self, stage: Stage, seconds: float) -> None:
         """Counts one look at one thread."""
         row = self.stages.setdefault(stage.kind, {}).setdefault(stage.key, [0, 0, 0.0, 0.0])
-        row[0] += 1
-        row[2] += seconds
-        row[1] += stage.waiting
-        row[3] += stage.waiting * seconds
+        for i, more in enumerate((1, stage.waiting, seconds, stage.waiting * seconds)):
+            row[i] += more
+
+    def add_sample(self, index: Any, seconds: float) -> None:
+        """Counts a sample that was made; the index is None for an iterable dataset."""
+        self.durations[bisect.bisect_left(EDGES, seconds)] += 1
+        if len(self.slowest) < MOST_SLOWEST or seconds > self.slowest[-1][0]:
+            row = (round(seconds, 6), index if isinstance(index, (int, str)) else repr(index)[:200])
+            self.slowest = sorted([*self.slowest, row], key=lambda one: -one[0])[:MOST_SLOWEST]
 
     def to_json(self, role: str) -> dict[str, Any]:
-        """One line of the file: the attributes, "pid" and "role"."""
-        top = sorted(self.lines.items(), key=lambda item: -item[1])[:MOST_LINES]
-        samples = self.samples.to_json()
-        return {**vars(self), "pid": os.getpid(), "role": role, "lines": dict(top), "samples": samples}
+        """One line of the file: the attributes, "pid" and "role"; the durations of samples in "samples": as
+        "bins" of [upper edge in seconds, samples], and the "slowest"."""
+        fields = vars(self).copy()
+        edges = [*(round(edge, 6) for edge in EDGES), None]
+        bins = [[edge, n] for edge, n in zip(edges, fields.pop("durations"), strict=True) if n]
+        samples = {"bins": bins, "slowest": fields.pop("slowest")}
+        lines = dict(sorted(self.lines.items(), key=lambda item: -item[1])[:MOST_LINES])
+        return {**fields, "pid": os.getpid(), "role": role, "lines": lines, "samples": samples}
 
 
 class Sampler:
@@ -136,7 +97,7 @@ class Sampler:
 
     Args:
         folder: holds the file with the phase's name; the sampler's own file is written there.
-        role: of this process, written on each line: "main" or "worker".
+        role: of this process, "main" or "worker".
     """
 
     current: Sampler | None = None  # that of this process
@@ -159,9 +120,9 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; all that was counted is in the file then. Does nothing in a forked child."""
+        """Ends the thread, which writes all counts. Does nothing in a forked child."""
         Sampler.current = None
-        if self._collected in gc.callbacks:
+        with suppress(ValueError):
             gc.callbacks.remove(self._collected)
         self._stopping.set()
         if self._thread.is_alive():
@@ -169,7 +130,7 @@ class Sampler:
 
     def add_sample(self, index: Any, seconds: float) -> None:
         """Counts a sample that this process made."""
-        self._counts.samples.add(index, seconds)
+        self._counts.add_sample(index, seconds)
 
     def _collected(self, when: str, _info: dict[str, int]) -> None:
         if when == "start":
@@ -248,13 +209,10 @@ class Sampler:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keeps the garbage collector from running in this thread while it holds others' frames.
-
-    Before Python 3.12 it may run in the midst of making a frame object, and give way to other threads there.
-    """
-    collects = sys.version_info < (3, 12) and gc.isenabled()
-    if collects:
-        gc.disable()
+    """Keeps the garbage collector from running while this thread holds others' frames: before Python 3.12 it
+    may run amid the making of a frame object, and give way to other threads."""
+    collects = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
@@ -263,11 +221,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _stacks() -> dict[int, tuple[Place, ...]]:
-    """The stack of each thread, walked before anything lets go of the GIL.
-
-    A generator that resumes meanwhile, and gives its value, loses the frames outside of it. Where the GIL was
-    taken away all the same, the stacks are walked again.
-    """
+    """The stack of each thread, walked again if a generator gave its value meanwhile and lost its callers."""
     for _ in range(MOST_WALKS):
         stacks = {ident: walk(innermost) for ident, innermost in sys._current_frames().items()}
         if all(map(is_whole, stacks.values())):
@@ -276,7 +230,7 @@ def _stacks() -> dict[int, tuple[Place, ...]]:
 
 
 def state_of(native_id: int) -> str:
-    """The letter of a thread's state in /proc: "R", "S", "D"; "R" for one that has ended."""
+    """The letter of a thread's state in /proc, as "R", "S" and "D", or "R" if it has ended."""
     with suppress(OSError), open(f"/proc/self/task/{native_id}/stat", "rb", buffering=0) as file:
         return file.read(400).rpartition(b")")[2][1:2].decode()
     return "R"
@@ -294,14 +248,14 @@ def thread_times(but: int) -> dict[int, tuple[float, float]]:
 
 
 def announce_phase(folder: Path, name: str) -> None:
-    """Makes `name` the phase that begins now; samplers follow at their next look."""
+    """Makes `name` the phase; samplers follow at their next look."""
     new = folder / f"{PHASE_FILE}.{os.getpid()}.{threading.get_ident()}"
     new.write_text(name)
     new.replace(folder / PHASE_FILE)
 
 
 def read_phase(folder: Path) -> str:
-    """The phase announced last; "" before the first."""
+    """The phase announced last, or "" before the first."""
     try:
         return (folder / PHASE_FILE).read_text()
     except FileNotFoundError:
@@ -309,8 +263,8 @@ def read_phase(folder: Path) -> str:
 
 
 def read_counts(folder: Path) -> list[dict[str, Any]]:
-    """The last line of each (pid, phase) in the samplers' files of a folder, in the format of
-    `Counts.to_json`; a line that was cut short, as its writer was killed, is left out."""
+    """The counts of each process and phase, as `Counts.to_json` gives them, without a line that was cut short
+    as its writer was killed."""
     last: dict[tuple[int, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for text in path.read_bytes().split(b"\n"):
@@ -321,7 +275,7 @@ def read_counts(folder: Path) -> list[dict[str, Any]]:
 
 
 class TimedDataset:
-    """A dataset, each of whose samples is timed while a sampler runs; all else is the dataset's own."""
+    """A dataset whose samples are timed; all else is the dataset's own."""
 
     def __init__(self, dataset: Any) -> None:
         vars(self)["_dataset"] = dataset
@@ -333,15 +287,11 @@ class TimedDataset:
         return sample
 
     def __iter__(self) -> Iterator[Any]:
-        samples = iter(self._dataset)
-        while True:
-            began = time.perf_counter()
-            try:
-                sample = next(samples)
-            except StopIteration:
-                return
+        began = time.perf_counter()
+        for sample in self._dataset:
             _note(None, time.perf_counter() - began)
             yield sample
+            began = time.perf_counter()
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -367,7 +317,7 @@ def _note(index: Any, seconds: float) -> None:
 
 
 def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id: int) -> None:
-    """Starts the sampler of a worker, before its first sample, then calls the user's worker_init_fn."""
+    """Starts the sampler of a worker, then calls the user's worker_init_fn."""
     sampler = Sampler(folder, "worker")
     sampler.start()
     Finalize(None, sampler.stop, exitpriority=0)
@@ -376,10 +326,10 @@ def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id:
 
 
 def begin_sampled(folder: Path, loader: DataLoader[Any], original: Begin) -> Iterator[Any]:
-    """iter(loader) with its samples timed, and with a sampler in each worker, however started.
+    """iter(loader) with its samples timed, and with a sampler in each worker.
 
-    Headrace's own loader isn't sampled: it counts its stages itself. A class with an ``__iter__`` of its own
-    comes here again, by torch's.
+    Headrace's loader counts its stages itself. A class with an ``__iter__`` of its own comes here again, by
+    torch's.
     """
     if original is not TORCHS or is_headrace(loader) or issubclass(type(loader.dataset), TimedDataset):
         return original(loader)
@@ -395,14 +345,7 @@ def begin_sampled(folder: Path, loader: DataLoader[Any], original: Begin) -> Ite
 
 @contextmanager
 def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Samples this process meanwhile.
-
-    Args:
-        folder: an existing folder; the samplers' files go there.
-
-    Yields:
-        A function that announces the name of the phase that begins now.
-    """
+    """Samples this process meanwhile, with files in `folder`. Yields a function that announces a phase."""
     announce_phase(folder, "")
     sampler = Sampler(folder, "main")
     sampler.start()

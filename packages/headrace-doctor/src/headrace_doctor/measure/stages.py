@@ -15,23 +15,15 @@ from typing import NamedTuple
 
 
 class Frame(NamedTuple):
-    """A frame of a Python stack.
-
-    Attributes:
-        filename, function, first_line: of its code.
-        line: number of the line that is executed.
-        owner: class that the function is defined in; "" for a plain function.
-        container: whether it calls transforms in turn, as Compose and Sequential do.
-        source: text of the line if it matters, or "".
-    """
+    """A frame of a Python stack."""
 
     filename: str
     function: str
-    first_line: int
-    line: int
-    owner: str = ""
-    container: bool = False
-    source: str = ""
+    first_line: int  # of the function
+    line: int  # that is executed
+    owner: str = ""  # class that the function is defined in, or "" for a plain function
+    container: bool = False  # whether it calls transforms in turn, as Compose and Sequential do
+    source: str = ""  # text of the line if it matters
 
 
 # A frame's code, by its id, and the line: equal code objects may be of two files, and to hash them is costly.
@@ -41,16 +33,16 @@ SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 
 class Stage(NamedTuple):
-    """What a thread does.
+    """The activity of a thread.
 
     Attributes:
         kind: kind of thread. "fetch": makes samples and batches; "step": the main thread outside the loader;
             "wait": a thread inside the loader's next(); "send": the feeder of a multiprocessing queue;
             "pin": the loader's pin thread; "other:NAME": any other.
-        key: the stage: "read", "lock", "decode", "transform:NAME", "collate", "dataset:FUNCTION (file.py:12)"
-            ("code:…" for "other:…"), "send", "receive", "pin"; "idle", "start" and "wait" are no work on
-            samples. "transform:" is what calls transforms, as Compose does. Of kind "step": its part, as in
-            `STEP_PARTS`, or "code:FUNCTION (file.py:12)".
+        key: "read", "lock", "decode", "transform:NAME", "transform:" (calling transforms, as Compose does),
+            "collate", "dataset:FUNCTION (file.py:12)" ("code:…" for "other:…"), "send", "receive", "pin";
+            "idle", "start" and "wait" are no work on samples. Of kind "step": a part of `STEP_PARTS`,
+            "forward", "read-back", "step", or "code:FUNCTION (file.py:12)".
         waiting: whether the thread is blocked rather than computing.
     """
 
@@ -164,7 +156,7 @@ BASES = ("Transform", "Module", "BasicTransform", "ImageOnlyTransform", "DualTra
 
 
 def walk(innermost: FrameType) -> tuple[Place, ...]:
-    """The places of a stack, innermost first; it does not let go of the GIL by itself."""
+    """The places of a stack, innermost first, without letting go of the GIL."""
     walked: list[Place] = []
     frame: FrameType | None = innermost
     while frame is not None:
@@ -176,19 +168,19 @@ def walk(innermost: FrameType) -> tuple[Place, ...]:
 
 
 def is_whole(walked: tuple[Place, ...]) -> bool:
-    """Whether no generator was left while its stack was walked: that has nothing outside of it then."""
+    """Tells whether the stack reaches to its thread's beginning, rather than to a generator that was left."""
     return not _codes[walked[-1][0]].co_flags & SUSPENDABLE
 
 
 @lru_cache(maxsize=20_000)
 def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
-    """What a thread does, and its innermost line of the user's code as "file.py:41 function" ("": none).
+    """The activity of a thread, and its innermost line of the user's code as "file.py:41 function", or "".
 
     Args:
         walked: the thread's stack, as `walk` gives it.
         state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
             asleep: for a lock, the GIL, a socket or a timer.
-        thread: its name without its number in a pool; "" for the main thread.
+        thread: its name without its number in a pool, or "" for the main thread.
     """
     stack = [_frame(*place) for place in reversed(walked)]
     for depth, frame in enumerate(stack):  # the others' files, some of thousands of lines, aren't read
@@ -217,7 +209,7 @@ def _frame(known: int, line: int) -> Frame:
 
 
 def _is_container(code: CodeType) -> bool:
-    """Whether the code is that of a Compose, a Sequential or a similar class."""
+    """Tells whether the code is that of a Compose, a Sequential or a similar class."""
     if code.co_name not in ("__call__", "forward", "execute_compose"):
         return False
     return code.co_filename.endswith("/torch/nn/modules/container.py") or "transforms" in code.co_names
@@ -225,7 +217,7 @@ def _is_container(code: CodeType) -> bool:
 
 @lru_cache(maxsize=4096)
 def _class_of(code: CodeType, filename: str) -> str:
-    """The class that a method is defined in; "" for a function."""
+    """The class that a method is defined in, or "" for a function."""
     if sys.version_info >= (3, 11):
         outer = code.co_qualname.split(".")[:-1]
         return outer[-1] if outer and outer[-1] != "<locals>" else ""
@@ -239,7 +231,7 @@ def _class_of(code: CodeType, filename: str) -> str:
 
 
 def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
-    """What a thread does; `stack` outermost first, `state` and `thread` as for `stage_of`."""
+    """The activity of a thread; `stack` outermost first, `state` and `thread` as for `stage_of`."""
     waiting = is_waiting(stack[-1], state)
     anchors = [anchor(frame) for frame in stack]
     if "worker" in anchors:
@@ -272,7 +264,7 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
 
 
 def is_waiting(innermost: Frame, state: str) -> bool:
-    """Whether a thread is blocked, and not for the GIL or for the threads of a parallel region."""
+    """Tells whether a thread is blocked, but not for the GIL or for the threads of a parallel region."""
     if state != "S":
         return state != "R"
     return _locks(innermost) or bool(READ_CALL.search(innermost.source)) or _label(innermost) == "read"
@@ -280,7 +272,7 @@ def is_waiting(innermost: Frame, state: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
-    """Whether the file belongs neither to Python nor to an installed package nor to the sampler."""
+    """Tells whether the file belongs neither to Python nor to an installed package nor to the sampler."""
     return not filename.startswith(LIBRARIES) and not any(part in filename for part in INSTALLED)
 
 
@@ -296,7 +288,7 @@ def place(frame: Frame) -> str:
 
 @lru_cache(maxsize=20_000)
 def anchor(frame: Frame) -> str:
-    """The kind of thread that a frame alone shows; "" if none."""
+    """The kind of thread that a frame alone shows, or ""."""
     name = _name(frame)
     return next((kind for pattern, kind in ANCHORS if pattern.search(name)), "")
 
@@ -310,7 +302,7 @@ def _locks(frame: Frame) -> bool:
 
 
 def _waits_in_line(innermost: Frame) -> bool:
-    """Whether a blocked thread waits for something to arrive, rather than for its bytes."""
+    """Tells whether a blocked thread waits for something to arrive, rather than for its bytes."""
     if innermost.filename.endswith("/multiprocessing/connection.py"):
         return innermost.function in ("wait", "poll", "_poll")
     return innermost.function == "accept" or _locks(innermost)
@@ -368,7 +360,7 @@ def _step_part(stack: Sequence[Frame]) -> str:
 
 @lru_cache(maxsize=20_000)
 def _part_of(frame: Frame) -> str:
-    """The part of the step that a frame alone shows; "" if none."""
+    """The part of the step that a frame alone shows, or ""."""
     name = _name(frame)
     if INSTALLED[-1] in name:
         return ""
@@ -380,7 +372,7 @@ def _part_of(frame: Frame) -> str:
 
 @lru_cache(maxsize=20_000)
 def _label(frame: Frame) -> str:
-    """The stage that a frame's file and function show; "" if none."""
+    """The stage that a frame's file and function show, or ""."""
     if INSTALLED[-1] in frame.filename:
         return ""
     name = _name(frame)
@@ -395,7 +387,7 @@ def _begins_transform(frame: Frame) -> bool:
 
 
 def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
-    """Depth at which a transform begins, and its name, "" between two of them; (-1, "") if none runs."""
+    """The depth at which a transform begins, or -1, and its name, or "" between two of them."""
     start = next((depth for depth, frame in enumerate(stack) if _begins_transform(frame)), -1)
     if start < 0:
         return -1, ""
@@ -411,5 +403,5 @@ def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
 
 
 def _is_base(frame: Frame) -> bool:
-    """Whether its class is a library's base class of transforms."""
+    """Tells whether its class is a library's base class of transforms."""
     return not is_users(frame.filename) and (frame.owner in BASES or frame.owner.startswith("_"))

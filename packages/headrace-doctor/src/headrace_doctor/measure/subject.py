@@ -1,12 +1,10 @@
-"""Loaders that are examined: what they are, how far that is, how batches are counted and copied, and others
-like them with other settings.
+"""Loaders that are examined, their batches, and other loaders of the same batches.
 
-Settings of a loader or a process are a plain dict that travels to other processes, with any of these keys,
-each as in `doctor.records.Advice.settings`:
+Settings are a dict with any of these keys:
 
 - "loader": arguments of `torch.utils.data.DataLoader` that differ;
-- "headrace": True: Headrace's loader in the place of torch's;
-- "threads": operators' threads in the training process;
+- "headrace": True for Headrace's loader in the place of torch's;
+- "threads": threads of operators in the training process;
 - "worker_threads": threads of OpenMP, OpenBLAS, OpenCV and the like in each worker process.
 """
 
@@ -19,7 +17,9 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,29 +42,17 @@ OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context"
 
 @dataclass
 class Watched:
-    """One loader of the script, and how far its examination is.
-
-    Attributes:
-        loader: that the script made.
-        begin: its own iter().
-        facts: what it is, and where it is iterated over, for the first time.
-        phase: that lasts, or will begin with its next step.
-        kept: copies of the latest batches of the warm-up.
-        steps: number of steps that the script made with it.
-        times: when its phase began.
-        loop: what its loops that ended took since the actual phase of any loader began.
-        nested: whether its iteration began within another loader's step, as for validation, or in lock-step
-            with it, as in ``zip(labeled, unlabeled)``.
-    """
+    """One loader of the script, and the state of its examination."""
 
     loader: DataLoader[Any]
-    begin: Callable[[], Iterator[Any]]
+    begin: Callable[[], Iterator[Any]]  # its own iter()
     facts: LoaderFacts
-    phase: Phase = field(default_factory=lambda: Phase(WARM_UP))
-    kept: list[Any] = field(default_factory=list)
-    steps: int = 0
-    times: Times = field(default_factory=times)
-    loop: Loop = field(init=False)
+    phase: Phase = field(default_factory=lambda: Phase(WARM_UP))  # that lasts, or begins with its next step
+    kept: list[Any] = field(default_factory=list)  # copies of the latest batches of the warm-up
+    steps: int = 0  # that the script made with it
+    times: Times = field(default_factory=times)  # when its phase began
+    loop: Loop = field(init=False)  # its loops that ended since the actual phase of any loader began
+    # Its iteration began within another loader's step, as for validation, or in lock-step with it by zip().
     nested: bool = False
 
     def __post_init__(self) -> None:
@@ -73,23 +61,6 @@ class Watched:
     def new_loop(self) -> Loop:
         """A record of its loops in which nothing is counted yet."""
         return Loop(self.facts.where, self.facts.code, self.facts.arguments)
-
-
-class WatchedIterator(Iterator[Any]):
-    """What the script iterates over; all else that it asks for is its own iterator's."""
-
-    def __init__(self, inner: Iterator[Any], batches: Iterator[Any]) -> None:
-        self._inner = inner
-        self._batches = batches
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
@@ -104,25 +75,21 @@ def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """What `map_tree` would call its function with, in order."""
+    """The values in a nested batch that are no tuples, lists or dicts, in order."""
     leaves: list[Any] = []
     map_tree(leaves.append, value)
     return leaves
 
 
 def clone(batch: Any) -> Any:
-    """A batch that the user may change without changing this one; pinned memory stays pinned.
-
-    Tuples, lists, dicts and named tuples are walked through; other objects are deep-copied, or returned
-    unchanged if that fails.
-    """
+    """A copy of a batch; pinned memory stays pinned, and objects that can't be copied are shared."""
     return map_tree(_clone_leaf, batch)
 
 
 def _clone_leaf(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         twin = leaf.detach().clone()
-        return twin.pin_memory() if leaf.device.type == "cpu" and leaf.is_pinned() else twin
+        return twin.pin_memory() if leaf.is_pinned() else twin
     try:
         return copy.deepcopy(leaf)
     except Exception:  # whatever a user's __deepcopy__ raises: the object itself is the next best
@@ -136,8 +103,7 @@ def nbytes(batch: Any) -> int:
 
 
 def batch_samples(batch: Any, batch_size: int | None) -> int:
-    """Samples in a batch, at least 1: the first length of a tensor or a list in it; `batch_size` if there is
-    none, 1 if samples aren't batched. Empty tensors, as the boxes of images without objects, don't count."""
+    """Samples in a batch, at least 1: the length of its first tensor with any, or else `batch_size`."""
     for leaf in leaves_of(batch):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] > 0:
             return int(leaf.shape[0])
@@ -148,27 +114,25 @@ def batch_samples(batch: Any, batch_size: int | None) -> int:
 
 def headrace_loader() -> type[DataLoader[Any]] | None:
     """Headrace's DataLoader, or None if Headrace isn't installed."""
-    try:
+    with suppress(ModuleNotFoundError):
         from headrace import DataLoader as Headrace
-    except ModuleNotFoundError as error:
-        if error.name != "headrace":
-            raise
-        return None
-    return Headrace
+
+        return Headrace
+    return None
 
 
 def is_headrace(loader: DataLoader[Any]) -> bool:
-    """Whether the loader is Headrace's, not torch's."""
+    """Tells whether the loader is Headrace's, not torch's."""
     return type(loader).__module__.startswith("headrace.")
 
 
 def prefetched(loader: DataLoader[Any]) -> int:
-    """Batches made before they are asked for; for Headrace's loader, where this varies, 4."""
+    """Number of batches made before they are asked for: 4 for Headrace's loader, where it varies."""
     return 4 if is_headrace(loader) else loader.num_workers * (loader.prefetch_factor or 2)
 
 
 def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
-    """What Headrace's loader has counted: stage → [samples, thread seconds, threads]; empty for torch's."""
+    """Counts of Headrace's loader: stage → [samples, thread seconds, threads]; empty for torch's."""
     if not is_headrace(loader):
         return {}
     stages: Any = loader.stats().stages  # type: ignore[attr-defined]
@@ -178,12 +142,12 @@ def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
 def best_workers(
     above: int, rate_of: Callable[[int], float], now: float = 0.0, enough: float = math.inf
 ) -> int | None:
-    """The number of workers above `above` that is faster than now, tried upwards; None if none is.
+    """The fastest of the numbers of workers above the present one, tried upwards, or None if none is faster.
 
     Args:
         above: the present number.
-        rate_of: measures a number of workers; samples per second, 0 if it can't be tried.
-        now: samples per second of the present number.
+        rate_of: returns samples per second with so many workers, or 0 if that can't be tried.
+        now: samples per second with the present number.
         enough: samples per second that need not be exceeded.
     """
     best, in_vain = None, 0
@@ -200,7 +164,7 @@ def best_workers(
 
 
 def describe(loader: DataLoader[Any], where: str) -> LoaderFacts:
-    """The loader as the report names it; the size of its batches isn't known yet."""
+    """The loader as the report names it."""
     known, ours = arguments_of(loader), is_headrace(loader)
     names = () if ours else ("num_workers", "prefetch_factor", "persistent_workers", "in_order")
     shown = {"batch_size": loader.batch_size, **{name: known[name] for name in names if name in known}}
@@ -214,13 +178,12 @@ def describe(loader: DataLoader[Any], where: str) -> LoaderFacts:
         where=where,
         arguments=shown,
         batches=length_of(loader),
-        batch_nbytes=0,
         samples=samples,
     )
 
 
 def where_from() -> str:
-    """The caller's "file.py:12": of the innermost frame that isn't of a library."""
+    """The line of the script that is executed, as "file.py:12"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
@@ -240,7 +203,7 @@ def length_of(thing: Any) -> int | None:
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What makes another loader of the same batches, of torch's."""
+    """The arguments of torch's loader that make another one of the same batches."""
     known = inspect.signature(DataLoader.__init__).parameters
     names = [name for name in _KEPT if name in known]
     if loader.num_workers:
@@ -256,13 +219,13 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def is_replaceable(loader: DataLoader[Any]) -> bool:
-    """Whether its iter() is torch's or Headrace's: another loader would drop what one of its own does."""
+    """Tells whether another loader can do what this one's ``__iter__`` does: it is torch's or Headrace's."""
     owner = next(cls for cls in type(loader).__mro__ if "__iter__" in vars(cls))
     return owner is DataLoader or owner.__module__.startswith("headrace.")
 
 
 def with_settings(loader: DataLoader[Any], settings: dict[str, Any]) -> DataLoader[Any]:
-    """Another loader of the same batches; `settings`: what differs, of which "threads" is ignored."""
+    """Another loader of the same batches with other settings."""
     arguments = arguments_of(loader)
     headrace = headrace_loader() if settings.get("headrace") else None
     if headrace is not None:
@@ -284,11 +247,9 @@ def limit_worker(threads: int, init: Callable[[int], object] | None, worker_id: 
     torch.set_num_threads(threads)
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0 if threads == 1 else threads)
-    try:
+    if find_spec("threadpoolctl") is not None:  # else OpenMP and BLAS keep their threads
         import threadpoolctl  # type: ignore[import-untyped]
-    except ImportError:
-        pass  # OpenMP and BLAS keep their threads: only what torch and OpenCV do is limited
-    else:
+
         threadpoolctl.threadpool_limits(threads)
     if init is not None:
         init(worker_id)

@@ -1,8 +1,7 @@
-"""Loaders alone: batches taken as fast as they are made, with the script's own settings and with others."""
+"""Measures loaders alone, as fast as they make batches, with the script's settings and with others."""
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -84,7 +83,6 @@ class Recorder:
         others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
         # Others may have the cores that a cgroup's quota doesn't let this process use.
         phase.others = max(0.0, others - (affine_cores() - usable_cores()))
-        phase.load = os.getloadavg()[0]
         self.announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
             self.observation.loader = watched.facts
@@ -96,7 +94,7 @@ class Supplies:
 
     Args:
         recorder: of the phases.
-        counted: returns what the samplers have counted so far.
+        counted: returns the samplers' counts so far.
     """
 
     def __init__(self, recorder: Recorder, counted: Callable[[], list[dict[str, Any]]]) -> None:
@@ -105,7 +103,7 @@ class Supplies:
         self._counted = counted
 
     def measure(self, watched: Watched, inner: Iterator[Any] | None) -> None:
-        """The loader as it is and, if the step waits for it, with other settings.
+        """Measures the loader as it is and, if the step waits for it, with other settings.
 
         Args:
             watched: the loader.
@@ -122,8 +120,8 @@ class Supplies:
             self._try_others(watched, supply, wanted)
 
     def measure_loop(self, watched: Watched, loop: Loop) -> None:
-        """The loader of a loop, if waiting for it matters: without workers if it has none, with as many as
-        it has, and with one per core; they stay from loop to loop."""
+        """Measures the loader of a loop, if waiting for it matters, with its number of workers and with one
+        for each core; these stay from loop to loop."""
         whole = sum(phase.ended - phase.began for phase in self._observation.phases if phase.name == ACTUAL)
         loader = watched.loader
         iterable = isinstance(loader.dataset, IterableDataset)
@@ -188,21 +186,25 @@ class Supplies:
         inner: Iterator[Any] | None,
         kind: str = SUPPLY,
     ) -> Phase:
-        """A loader alone, without the batches that it had prefetched."""
+        """Measures a loader alone, without the batches that it had prefetched."""
         phase, ahead = Phase(name_of(kind, settings), settings), prefetched(loader)
         begin = watched.begin if loader is watched.loader else lambda: iter(loader)
         started = time.perf_counter()
-        skip = ahead if inner is not None else ahead + 1
-        batches = endless(phase, begin, inner if inner is not None else begin())
-        for number in range(skip):
+        batches = endless(phase, begin, begin() if inner is None else inner)
+        for number in range(ahead + (inner is None)):
             next(batches, None)
             if number == 0 and not phase.startups and settings:
                 phase.startups.append(time.perf_counter() - started)
             if time.perf_counter() - started > SLOW_SUPPLY_SECONDS:
                 break
         self._recorder.begin(watched, phase)
-        least = max(8, 2 * ahead)  # several rounds of all workers, two batches each
-        while not self._is_enough(phase, least):
+        while True:
+            seconds, least = self._recorder.now() - phase.began, max(8, 2 * ahead)  # rounds of all workers
+            if (
+                len(phase.waits) >= (least if seconds < SLOW_SUPPLY_SECONDS else 2)
+                and seconds >= SUPPLY_SECONDS
+            ):
+                break
             asked, before = time.perf_counter(), sum(phase.startups)
             batch = next(batches, None)
             if batch is None:
@@ -214,15 +216,9 @@ class Supplies:
         self._recorder.end(watched)
         return phase
 
-    def _is_enough(self, phase: Phase, least: int) -> bool:
-        seconds, batches = self._recorder.now() - phase.began, len(phase.waits)
-        if seconds >= SLOW_SUPPLY_SECONDS:
-            return batches >= 2
-        return seconds >= SUPPLY_SECONDS and batches >= least
-
 
 def endless(phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]) -> Iterator[Any]:
-    """Batches of one epoch after the other, whose starts are noted in the phase."""
+    """Batches of one epoch after the other; their starts are noted in the phase."""
     while True:
         yield from inner  # of which the actual phase may have left nothing
         phase.epochs_ended += 1
@@ -237,19 +233,19 @@ def endless(phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[An
 
 
 def is_uneven(phase: Phase) -> bool:
-    """Whether a few of its waits hold much of the time: a tenth of them half of it."""
+    """Tells whether a tenth of its waits holds half of the time."""
     waits = sorted(phase.waits, reverse=True)
     return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
 
 
 def worker_threads(looks: list[dict[str, Any]]) -> int:
-    """Threads that all workers compute on, if those that Python does not know do much of it; else 0."""
+    """Number of threads of all workers, or 0 if threads that Python does not know do little."""
     cpu = sum(look["cpu_seconds"] for look in looks)
     native = sum(look["native_cpu_seconds"] for look in looks)
     return sum(1 + look["native_threads"] for look in looks) if native > NATIVE_THAT_MATTERS * cpu else 0
 
 
 def synchronise() -> None:
-    """Waits for the device, so that what was asked of it counts in the phase that asked."""
+    """Waits for the device."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
