@@ -97,6 +97,14 @@ def test_a_store_that_tells_no_size_is_down(tmp_path: Path, monkeypatch: pytest.
         list(headrace.DataLoader(dataset, 1, on_error="skip"))
 
 
+def test_objects_of_unknown_sizes_count_as_much_as_the_others(tmp_path: Path) -> None:
+    """The bytes that are fetched ahead are bounded by them."""
+    records = access_to(MemoryStore({"large.jpg": bytes(8 << 20)}), tmp_path).records()
+    large = Wanted(f"{ROOT}/large.jpg", 0, None, None)
+    assert records.begin([large]).arrived().nbytes == 2 << 20
+    assert records.begin([large, large]).arrived().nbytes == 2 * (8 << 20)
+
+
 def test_a_stopped_process_is_waited_for_within_limits(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

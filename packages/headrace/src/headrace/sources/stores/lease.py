@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,6 @@ MOST_BYTES = 4 << 20
 
 # Where the file is that `os.memfd_create` gives: other code opens it by path.
 MEMORY = "/proc/self/fd/"
-# Assumed bytes of an image until its size is known.
-GUESS = 256 << 10
 # How long to sleep before Python gets a chance to see Ctrl-C, in seconds.
 WAIT_SLICE = 0.1
 
@@ -83,8 +80,13 @@ def coalesce(wanted: Sequence[Wanted], positions: Sequence[int]) -> list[Range]:
 class Lease:
     """Records that were requested together, in order. Fields are complete once `wait` has returned True.
 
+    Args:
+        wanted: [n].
+        guess: the bytes that are assumed of an object whose size isn't known yet.
+
     Attributes:
         wanted: [n].
+        nbytes: the bytes of all records, or about so many if their sizes weren't known from the beginning.
         paths: [n]; files that hold the records, or None if they failed.
         begins: [n]; the first byte of each record in its file.
         errors: why a record failed, by position.
@@ -93,8 +95,9 @@ class Lease:
         released: whether nobody needs it any more.
     """
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, wanted: Sequence[Wanted], guess: int) -> None:
         self.wanted = list(wanted)
+        self.nbytes = sum(guess if each.size is None else each.size for each in self.wanted)
         self.pid = os.getpid()
         self.paths: list[str | None] = [None] * len(self.wanted)
         self.begins = [0] * len(self.wanted)
@@ -142,11 +145,6 @@ class Lease:
             self.release()
             raise
         return self
-
-    @cached_property
-    def nbytes(self) -> int:
-        """The bytes of all records, or about so many if their sizes weren't known from the beginning."""
-        return sum(GUESS if each.size is None else each.size for each in self.wanted)
 
     def record(self, i: int) -> Record:
         """The record at position `i`, whose size is known."""

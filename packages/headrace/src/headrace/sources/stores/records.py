@@ -32,6 +32,9 @@ DAMAGED_TRIES = 3
 # Whole objects whose size and version are remembered: some 50 MB. Others are requested again.
 MOST_REMEMBERED = 200_000
 
+# The bytes that are assumed of a whole object before the first size is known.
+GUESS = 2 << 20
+
 _located = lru_cache(maxsize=1 << 16)(store_and_name)
 
 
@@ -58,12 +61,14 @@ class Records:
         self._readers: dict[str, Reader] = {}
         self._lock = threading.Lock()
         self._failed = 0  # requests in a row
+        self._sizes = 0, 0  # the sum and the number of the sizes of whole objects
         # Size and version by URL, of the whole objects that were requested last.
         self._remembered: dict[str, tuple[int, str]] = {}
 
     def begin(self, wanted: Sequence[Wanted]) -> Lease:
         """Starts to fetch all of `wanted`; returns at once."""
-        lease = Lease(wanted)
+        sizes = self._sizes
+        lease = Lease(wanted, sizes[0] // sizes[1] if sizes[1] else GUESS)
         unknown = [i for i, each in enumerate(lease.wanted) if each.record is None]
         if unknown:
             missing = set(unknown)
@@ -177,6 +182,7 @@ class Records:
             size, version = self._remembered.get(wanted.url) or self._head(wanted.url)
             with self._lock:
                 self._remembered[wanted.url] = size, version
+                self._sizes = self._sizes[0] + size, self._sizes[1] + 1
                 if len(self._remembered) > MOST_REMEMBERED:
                     del self._remembered[next(iter(self._remembered))]
             store = object_key(_located(wanted.url)[0], self._options)
