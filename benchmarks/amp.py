@@ -1,4 +1,4 @@
-"""What automatic mixed precision brings: memory and speed of a training step, by precision.
+"""The effect of automatic mixed precision: memory and speed of a training step, by precision.
 
     python benchmarks/amp.py [--arch resnet50] [--batch-size 64] [--size 224] [--steps 20] [--json FILE]
 
@@ -70,7 +70,7 @@ def run(arch: str, batch_size: int, size: int, steps: int, device: torch.device)
 
 
 def cpu_has(name: str) -> bool:
-    """Whether this CPU multiplies in the precision `name`; without that it only stores less."""
+    """Returns whether this CPU multiplies in the precision `name`; without that it only stores less."""
     flags = {"bf16": ("avx512_bf16", "amx_bf16", "bf16"), "fp16": ("avx512_fp16", "amx_fp16", "asimdhp")}
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     found = {word for line in lines if line.startswith(("flags", "Features")) for word in line.split()}
@@ -142,7 +142,7 @@ def saved_bytes() -> Iterator[dict[int, int]]:
 
 
 def notes(rows: list[Row], device: torch.device) -> list[str]:
-    """What the figures mean, in sentences."""
+    """Explains the measurements in sentences."""
     texts = [f"{row.name}: not measured, as {row.missing}." for row in rows if row.missing]
     if device.type != "cpu":
         return [*texts, "Peak: of torch's allocator. Weights, gradients and optimizer state stay fp32."]

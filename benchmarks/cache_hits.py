@@ -1,4 +1,4 @@
-"""How often the cache has what is needed: `python benchmarks/cache_hits.py`.
+"""Measures how often the cache has what is needed: `python benchmarks/cache_hits.py`.
 
 Real caches on disk, with records of one block each, driven by the orders of `headrace.order`: shuffled
 epochs, each with a new key. The first epoch fills the cache; the rates are over those after it. Three are
@@ -68,7 +68,7 @@ def hit_rate(streams: list[Any], share: float, args: Any, ranks: int, again: boo
 
 
 def turns(streams: list[Any], batch: int) -> Any:
-    """What is needed by all jobs, which take turns by the batch."""
+    """Returns what all jobs need, which take turns by the batch."""
     return np.concatenate(
         [needed[at : at + batch] for at in range(0, len(streams[0]), batch) for needed in streams]
     )

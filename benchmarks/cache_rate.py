@@ -1,4 +1,4 @@
-"""How many records a second the cache takes and gives: `python benchmarks/cache_rate.py --folder DISK`.
+"""Measures records per second of the cache: `python benchmarks/cache_rate.py --folder DISK`.
 
 Each process goes through all records in a shuffled order of its own, `--batch` at a time, as a loader does:
 claims them, and adds what is its to fetch (the bytes are at hand: no network). The first epoch begins with

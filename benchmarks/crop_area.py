@@ -61,7 +61,7 @@ def passes(pipeline: ffi.Pipeline, source: ffi.Source, count: int, height: int, 
 
 
 def measure(folder: Path, times: int) -> dict[str, list[float]]:
-    """By row: milliseconds at each of SHARES."""
+    """Returns by row the milliseconds at each of SHARES."""
     found: dict[str, list[float]] = {name: [] for name, _, _ in ROWS}
     for share in SHARES:
         # So wide a range of shapes that torchvision finds one of this area, or takes the whole picture.

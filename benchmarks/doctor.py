@@ -40,7 +40,7 @@ LIMIT_SECONDS = 200.0
 
 
 def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
-    """What the doctor reports, as `judge` gives it, and what the change achieved; or "error"."""
+    """Returns the doctor's report in the form of `judge`, and what the change achieved; or "error"."""
     row: dict[str, Any] = {"name": scenario.name, "expected": scenario.expected}
     row["load"] = round(os.getloadavg()[0], 1)
     with scenario.mounted(data) as path:
@@ -72,7 +72,7 @@ def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
 
 
 def judge(scenario: Scenario, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Whether the verdict is right, where the true cause ranks, and how busy the machine was."""
+    """Returns whether the verdict is right, the rank of the true cause, and how busy the machine was."""
     verdict, kinds = diagnosis.verdict, [cause.kind for cause in diagnosis.causes]
     ranks = [rank for rank, kind in enumerate(kinds, 1) if kind in scenario.expected]
     return {
@@ -104,7 +104,7 @@ def achieved(row: dict[str, Any], diagnosis: Diagnosis, change: Job) -> dict[str
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of those that were examined; an error counts as wrong."""
+    """Sums up those that were examined; an error counts as wrong."""
     examined = [row for row in rows if "skipped" not in row]
     ill = [row for row in examined if "healthy" not in row["expected"]]
     return {

@@ -188,7 +188,7 @@ def _child(end: Any, row: Row | Call, rounds: int, best: bool) -> None:
 
 
 def ratios(found: dict[str, Any], figure: str) -> list[float]:
-    """How many times as fast as torch Headrace was in each round, from low to high; [] where that wasn't
+    """Returns Headrace's speed as a multiple of torch's in each round, from low to high; [] if that wasn't
     measured."""
     if figure not in found["headrace"]:
         return []
@@ -197,7 +197,7 @@ def ratios(found: dict[str, Any], figure: str) -> list[float]:
 
 
 def best_ratio(found: dict[str, Any]) -> float | None:
-    """The same of the fastest number of workers of each; None: not measured."""
+    """The same of the fastest number of workers of each, or None if not measured."""
     if "by_workers" not in found:
         return None
     ours, theirs = (min(found["by_workers"][name].values()) for name in ("headrace", "torch"))

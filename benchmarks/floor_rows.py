@@ -39,7 +39,7 @@ class Row:
         batch_size: None turns batching off.
         start: start method of the workers.
         persistent: whether workers are kept from epoch to epoch.
-        collate_fn: None: the default.
+        collate_fn: None for the default.
         weighted: whether a `WeightedRandomSampler` chooses the samples.
         new_loaders: whether each epoch gets a loader of its own.
         native: whether Headrace makes the samples natively, so that the row says something of starting only,
@@ -104,7 +104,7 @@ class TinyTensors(Sized):
 
 
 class Records(Sized):
-    """A dict of numbers, as of a table."""
+    """A dict of numbers, like a table's row."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"user": index, "age": index % 90, "score": index / 7, "clicked": index % 2 == 0, "shop": 3}
@@ -118,7 +118,7 @@ class Texts(Sized):
 
 
 class Tokens(Sized):
-    """What a tokenizer gives: ids and a mask, int64 [256] each."""
+    """The output of a tokenizer: ids and a mask, int64 [256] each."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -320,7 +320,7 @@ class OpenedInMemory(Sized):
 
 
 class TransformedByUser(OpenedInMemory):
-    """The same through a class of the user's own and torchvision's ToTensor."""
+    """The same through a user class and torchvision's ToTensor."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = Image.open(io.BytesIO(self.file)).convert("L")

@@ -1,4 +1,4 @@
-"""What a pack's index takes: `python benchmarks/index_size.py FOLDER [--json FILE]`.
+"""The size of a pack's index: `python benchmarks/index_size.py FOLDER [--json FILE]`.
 
 Packs a folder of class folders of images, and prints the bytes that each column of the index has per sample,
 beside the images' own.

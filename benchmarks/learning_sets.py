@@ -22,7 +22,7 @@ PACKAGE = "tuxpaint-stamps-default"
 
 
 def part(number: int) -> str:
-    """Where picture `number` of its class goes."""
+    """Returns the part that image `number` of its class goes to."""
     return "val" if number % HOLD_OUT == 0 else "train"
 
 

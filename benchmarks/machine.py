@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: the machine, its software, how busy it is with other things."""
+"""The conditions of a measurement: the machine, its software, how busy it is with other things."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What an order costs: ours at a billion samples, torch's RandomSampler beside it; and what locality costs.
+"""The cost of an order: ours at a billion samples beside torch's RandomSampler; and the cost of locality.
 
 python benchmarks/order.py [--out FILE.json]
 
@@ -33,7 +33,7 @@ WINDOWS = (4, 16, 64, 256, SHARDS)
 
 
 def peak() -> int:
-    """Of this process so far, in bytes."""
+    """Returns the peak memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -79,7 +79,7 @@ def measure(kind: str, samples: int) -> dict:
 
 
 def locality() -> list[dict]:
-    """How well a local shuffle mixes, by the window's size in shards; the last row is a full shuffle."""
+    """Measures how well a local shuffle mixes, by the window in shards; the last row is a full shuffle."""
     rows = []
     for window in WINDOWS:
         boundaries = np.arange(SHARDS + 1) * SHARD

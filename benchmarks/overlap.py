@@ -1,4 +1,4 @@
-"""What overlapping loading with training brings, on samples that wait.
+"""The effect of overlapping loading with training, on samples that wait.
 
     python benchmarks/overlap.py [--rounds 3] [--items 1024] [--device cpu] [--json FILE]
 
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the experiment gave.
+    """The results of the experiment.
 
     Attributes:
         items, batch_size, device: what it was run with.

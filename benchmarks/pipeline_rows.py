@@ -47,7 +47,7 @@ class Row:
     Attributes:
         name: what the table shows.
         make: the dataset over a folder of images.
-        target: the ratio to torch's DataLoader that is aimed at; None: only not to be slower.
+        target: the ratio to torch's DataLoader that is aimed at, or None if only not to be slower.
         needs: the package that the row imports besides torchvision.
         collate: the loader's collate_fn.
     """
@@ -171,7 +171,7 @@ class FolderWithPaths(datasets.ImageFolder):
 
 
 def own_noise(image: Image.Image) -> Image.Image:
-    """A transform of the user's own, which nobody else can know."""
+    """A user transform, which nobody else can know."""
     pixels = np.asarray(image).astype(np.int16)
     pixels += np.random.randint(-8, 9, pixels.shape, dtype=np.int16)
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
@@ -335,7 +335,7 @@ _cutmix_or_mixup = v2.RandomChoice([v2.CutMix(num_classes=1000), v2.MixUp(num_cl
 
 
 def _mixed(batch: Any) -> Any:
-    """As torchvision's reference training script has it."""
+    """Mixes a batch as torchvision's reference training script does."""
     return _cutmix_or_mixup(*default_collate(batch))
 
 

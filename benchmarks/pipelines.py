@@ -74,7 +74,7 @@ def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> d
 
 
 def rows_to_measure(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """By row: an empty list for each loader, or the reason why the row is skipped."""
+    """Returns by row an empty list for each loader, or the reason why the row is skipped."""
     found: dict[str, dict[str, Any]] = {}
     for name in arguments.rows:
         needs = BY_NAME[name].needs
@@ -87,7 +87,7 @@ def rows_to_measure(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """By row: rates of each loader, one entry a repetition; or the reason why the row was skipped."""
+    """Returns by row the rates of each loader, one per repetition, or the reason why it was skipped."""
     found = rows_to_measure(arguments)
     console = Console(stderr=True)
     for repetition in range(arguments.repetitions):

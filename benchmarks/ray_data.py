@@ -85,7 +85,7 @@ def by_pillow(folder: Path) -> dict[str, float]:
 
 
 def call_overhead(folder: Path) -> dict[str, float]:
-    """What is paid once, and what by a call: the same samples in one call and in 256."""
+    """Measures the cost per call: the same samples in one call and in 256."""
     import numpy as np
 
     from headrace.ray_data import Decode
@@ -190,7 +190,7 @@ ROWS = {
 
 
 def fresh(row: str, folder: Path) -> dict[str, Any]:
-    """What a row gives in a process of its own."""
+    """Runs a row in a process of its own."""
     command = [sys.executable, __file__, str(folder), "--row", row]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
@@ -204,7 +204,7 @@ def middle(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def when_it_pays(results: dict[str, list[dict[str, Any]]], rate: float) -> list[dict[str, Any]]:
-    """For a GPU that takes `rate` samples per second: cores there and here, and what the network carries."""
+    """Computes cores there and here, and the network's load, for a GPU of `rate` samples per second."""
     rows = []
     for decoder, place, ray in (
         ("Headrace", "stage, uint8", "Ray, uint8"),

@@ -70,7 +70,7 @@ class TorchLoader(torch.utils.data.DataLoader[Any]):
 def torch_loaders(
     recipe: Recipe, train_set: Any, val_set: Any, world_size: int, device: torch.device
 ) -> tuple[TorchLoader, Any]:
-    """In place of `headrace.recipes.parts.loaders`: torch's loader for training."""
+    """Makes torch's loader for training, in place of `headrace.recipes.parts.loaders`."""
     generator = torch.Generator().manual_seed(recipe.seed)
     loader = TorchLoader(
         train_set,
@@ -113,7 +113,7 @@ def one(args: argparse.Namespace, folder: Path, loader: str, seed: int) -> dict[
 
 
 def measured(command: list[str]) -> dict[str, Any]:
-    """What `one` gave in a process of its own, with its share of the machine."""
+    """Runs `one` in a process of its own, and adds its share of the machine."""
     clock, start = Clock(), time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -125,7 +125,7 @@ def measured(command: list[str]) -> dict[str, Any]:
 
 
 def difference(rows: list[dict[str, Any]]) -> float:
-    """Of the loaders' mean accuracies, in its standard error (Welch); 0 where nothing varies."""
+    """Returns the difference of mean accuracies in its standard error (Welch); 0 if nothing varies."""
     torchs, ours = ([row["top1"] for row in rows if row["loader"] == name] for name in LOADERS)
     error = math.sqrt(sum(statistics.variance(each) / len(each) for each in (torchs, ours)))
     return (statistics.mean(ours) - statistics.mean(torchs)) / error if error else 0.0

@@ -125,7 +125,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def processor_seconds() -> float:
-    """Of this process; of its workers, those that have ended."""
+    """Sums the processor time of this process and of its workers that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -154,7 +154,7 @@ def serving(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def run(row: str, address: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `measure` found in a process of its own, with an empty cache."""
+    """Runs `measure` in a process of its own, with an empty cache."""
     python = arguments.peers if row in PEERS else sys.executable
     with tempfile.TemporaryDirectory(dir=arguments.work.parent, prefix="cache-") as cache:
         command = [str(python), __file__, "--row", row, "--address", address, "--cache", cache]

@@ -21,7 +21,7 @@ Epoch = Callable[[], Iterable[Any]]
 
 
 def to_environment(address: str) -> None:
-    """For obstore, which LitData reads with, and boto3, which Streaming does."""
+    """Sets options for obstore, which LitData reads with, and boto3, which Streaming does."""
     given = options(address)
     os.environ["AWS_ACCESS_KEY_ID"] = given["access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = given["secret_access_key"]
@@ -30,7 +30,7 @@ def to_environment(address: str) -> None:
 
 
 def picture(data: bytes) -> Any:
-    """What a sample is made of its file."""
+    """Makes a sample of its file."""
     from PIL import Image
 
     return transform()(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -124,7 +124,7 @@ def write(folder: Path, bucket: Path) -> None:
 
 
 def read_sample(sample: tuple[Path, int]) -> tuple[bytes, int]:
-    """For LitData, in its process."""
+    """Reads a sample for LitData, in its process."""
     return sample[0].read_bytes(), sample[1]
 
 

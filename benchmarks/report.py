@@ -57,7 +57,7 @@ def table(result: dict) -> Table:
 
 
 def inner_figures(result: dict) -> list[str]:
-    """How much the loader adds to the native batch function, and what a second thread brings."""
+    """Shows how much the loader adds to the native batch function, and what a second thread brings."""
     lines = []
     for dtype in ("float32", "uint8"):
         loader, bare = rate(result, HEADRACE, dtype), rate(result, BARE, dtype)

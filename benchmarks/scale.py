@@ -1,4 +1,4 @@
-"""What a data set costs far beyond one machine: `python benchmarks/scale.py`.
+"""The cost of a dataset far beyond one machine: `python benchmarks/scale.py`.
 
 Arithmetic on figures that this repository measured (the files of `results/` named below) and on assumptions,
 which are the arguments: change them, and the page with it. Nothing here was run at that scale. Prices are

@@ -1,4 +1,4 @@
-"""What the scenarios train on: made below DATA once, from `pictures.py`'s photographs or from fixed seeds."""
+"""The scenarios' training data: made below DATA once, from `pictures.py`'s photographs or fixed seeds."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ def _huge(data: Path, out: Path) -> None:
 
 
 def _recordings(_data: Path, out: Path) -> None:
-    """Of 200 to 600 moments, `values[starts[i]:starts[i + 1]]` (moments, channels) float32, and labels."""
+    """Makes recordings of 200 to 600 moments, `values[starts[i]:starts[i + 1]]` ([n, channels] float32)."""
     rng = np.random.default_rng(0)
     starts = np.concatenate(([0], np.cumsum(rng.integers(200, 600, RECORDINGS))))
     values = rng.standard_normal((starts[-1], CHANNELS), dtype=np.float32)

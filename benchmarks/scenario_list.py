@@ -74,7 +74,7 @@ class Scenario:
         return slow_mount.missing() if self.slow_mount else ""
 
     def mounted(self, data: Path, fixed: bool = False) -> AbstractContextManager[Path]:
-        """What it is given as --data, made first where it isn't there; mounted until the block ends."""
+        """Mounts the folder for --data, made first if it isn't there, until the block ends."""
         path = scenario_data.ensure(data, (fixed and self.fixed_data) or self.data)
         slow = self.slow_mount and not fixed
         return slow_mount.mounted(path, MEGABYTES_PER_SECOND) if slow else nullcontext(path)

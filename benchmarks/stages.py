@@ -1,6 +1,6 @@
-"""What each stage of a native sample costs: by instructions (callgrind) and by time (perf).
+"""The cost of each stage of a native sample: by instructions (callgrind) and by time (perf).
 
-Functions are told apart by name in a build with debug symbols, and added up per stage. Instructions don't
+Functions are distinguished by name in a build with debug symbols, and added up per stage. Instructions don't
 depend on the machine's load; valgrind knows no AVX-512, so that they are those of the AVX2 kernels. Time is
 that of the kernels that this processor gets, on one thread.
 

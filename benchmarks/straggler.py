@@ -58,7 +58,7 @@ def waits(batches: Any) -> list[float]:
 
 
 def summary(name: str, seconds: list[float]) -> dict[str, Any]:
-    """Of the steps after the first."""
+    """Summarizes the steps after the first."""
     rest = sorted(seconds[1:])
     return {
         "loader": name,

@@ -1,4 +1,4 @@
-"""What being watchable, and being watched by `headrace top`, costs a training step.
+"""The cost to a training step of being watchable, and of being watched by `headrace top`.
 
     python benchmarks/top_overhead.py [--rounds 10] [--against OTHER_CHECKOUT/src]
 

@@ -1,4 +1,4 @@
-"""What the doctor's watching costs: epochs of a training loop with its samplers and without, in turns.
+"""The cost of the doctor's watching: epochs of a training loop with its samplers and without, in turns.
 
     python benchmarks/watching.py --data DIR [--rounds 5] [--json FILE]
 
@@ -63,7 +63,7 @@ def epoch(folder: Path, width: int, workers: int) -> tuple[float, float]:
 
 
 def processor_seconds() -> float:
-    """Of this process and of its children that have ended, as an epoch's workers have."""
+    """Sums the processor time of this process and its children that have ended, as workers have."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -1,4 +1,4 @@
-"""When two batches are the same."""
+"""Compares batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests say to faults.c."""
+"""Tests' rules for faults.c."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Faults:
         self.path = path
 
     def __call__(self, *rules: str) -> None:
-        """From now on these, and no others."""
+        """Sets the rules, in place of those before."""
         beside = self.path.with_suffix(".new")
         beside.write_text("".join(f"{rule}\n" for rule in rules))
         beside.replace(self.path)  # whoever reads it now sees all of them, or none

@@ -1,4 +1,4 @@
-"""What is fed with hostile bytes: each target takes any, and raises where a law is broken.
+"""Targets that are fed with hostile bytes: each takes any, and raises if a law is broken.
 
 A target's law: the only errors are those that the function promises, nothing is read outside the file,
 nothing hangs, and what is taken for good can be used.

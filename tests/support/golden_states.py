@@ -128,7 +128,7 @@ def numbers_of(batch: Any) -> list[int]:
 
 
 def resumed(make: Make, entry: dict[str, Any]) -> list[list[list[int]]]:
-    """By rank the batches that loaders give that resume from a saved state."""
+    """Returns by rank the batches of loaders that resume from a saved state."""
     rests = []
     for rank in range(len(entry["rests"])):
         torch.manual_seed(77)

@@ -28,6 +28,6 @@ def image_folder(root: Path, count: int = 4, suffix: str = ".jpg") -> Path:
 
 
 def decoded_as_png(loader: headrace.DataLoader[Any]) -> int:
-    """How many samples a loader decoded by the decoders of PNG."""
+    """Counts the samples that a loader decoded by the decoders of PNG."""
     decoded = loader.stats().decoded_by
     return sum(count for name, count in decoded.items() if name in FORMATS["PNG"])

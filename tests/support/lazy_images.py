@@ -12,7 +12,7 @@ from headrace.lazy.image import Recorded
 
 
 def both(data: bytes) -> tuple[Any, Any]:
-    """What `PIL.Image.open` gives of a file where lazy images are installed, and where they aren't."""
+    """Returns the results of `PIL.Image.open` for a file, with lazy images and without."""
     lazy.install()
     try:
         ours = Image.open(io.BytesIO(data))

@@ -318,7 +318,7 @@ _NAMES = {
 
 
 def frozen(value: Any) -> Any:
-    """What can be compared of a value, all the way down."""
+    """Returns what can be compared of a value, all the way down."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().as_subclass(torch.Tensor).reshape(-1).clone()
         bits = plain.view(torch.uint8).numpy().tobytes()
@@ -332,21 +332,21 @@ def frozen(value: Any) -> Any:
         return {str(key): frozen(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [frozen(each) for each in value]
-    return value if isinstance(value, (bool, int, bytes)) else _told(repr(value))
+    return value if isinstance(value, (bool, int, bytes)) else _note(repr(value))
 
 
-def _told(text: str) -> str:
+def _note(text: str) -> str:
     for name, stands_for in _NAMES.items():
         text = text.replace(name, stands_for)
     return _ADDRESS.sub("0x", text)
 
 
 def attempt(action: Callable[..., Any], *arguments: Any) -> Any:
-    """What an action gives, or its error."""
+    """Returns an action's result, or its error."""
     try:
         return action(*arguments)
     except Exception as error:
-        return type(error).__name__, _told(str(error))
+        return type(error).__name__, _note(str(error))
 
 
 def _draws() -> tuple[float, ...]:
@@ -372,7 +372,7 @@ class Programs(Dataset[Any]):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             sample = self._sample(program, index % SAMPLES)
-        sample["warnings"] = [(each.category.__name__, _told(str(each.message))) for each in caught]
+        sample["warnings"] = [(each.category.__name__, _note(str(each.message))) for each in caught]
         sample["program"] = program
         return sample
 
@@ -386,20 +386,20 @@ class Programs(Dataset[Any]):
         values: list[Any] = [attempt(Image.open, io.BytesIO(file))]
         if choose.random() < 0.8 and isinstance(values[0], Image.Image):
             values = [attempt(values[0].convert, "RGB")]
-        told: list[Any] = []
+        notes: list[Any] = []
         for _ in range(choose.randint(1, 7)):
-            self._step(values, told, program, choose)
+            self._step(values, notes, program, choose)
         if not any(isinstance(value, torch.Tensor) for value in values):
-            self._transform(values, told, program, choose)
+            self._transform(values, notes, program, choose)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         images = [value for value in values if isinstance(value, Image.Image)]
         self.kept += [*tensors[:1], *images[:1]]
-        told += [attempt(lambda: frozen(choose.choice(self.kept[-4:]))), _draws()] if self.kept else []
-        return {"tensors": tensors, "told": told, "images": [attempt(frozen, image) for image in images]}
+        notes += [attempt(lambda: frozen(choose.choice(self.kept[-4:]))), _draws()] if self.kept else []
+        return {"tensors": tensors, "notes": notes, "images": [attempt(frozen, image) for image in images]}
 
-    def _step(self, values: list[Any], told: list[Any], program: int, choose: Choose) -> None:
+    def _step(self, values: list[Any], notes: list[Any], program: int, choose: Choose) -> None:
         if choose.random() < 0.35:
-            self._transform(values, told, program, choose)
+            self._transform(values, notes, program, choose)
             return
         value = choose.choice(values)
         if isinstance(value, Image.Image):
@@ -412,10 +412,10 @@ class Programs(Dataset[Any]):
             values.append(attempt(choose.choice(changes), value, choose))
         else:
             found = attempt(choose.choice(looks), value, choose)
-            (values if isinstance(found, torch.Tensor) else told).append(found)
-        told.append(_draws() if choose.random() < 0.3 else None)
+            (values if isinstance(found, torch.Tensor) else notes).append(found)
+        notes.append(_draws() if choose.random() < 0.3 else None)
 
-    def _transform(self, values: list[Any], told: list[Any], program: int, choose: Choose) -> None:
+    def _transform(self, values: list[Any], notes: list[Any], program: int, choose: Choose) -> None:
         images = [value for value in values if isinstance(value, Image.Image)]
         if not images:
             return
@@ -424,19 +424,19 @@ class Programs(Dataset[Any]):
             found = attempt(self.transforms[program], image)
             # Policies may give several.
             values += list(found) if isinstance(found, tuple) and not isinstance(found[0], str) else [found]
-        told.append(_draws())
+        notes.append(_draws())
 
 
 def collate(samples: list[Any]) -> Any:
-    """What the program's own collate_fn makes of the samples, and what has become of them."""
+    """Applies the program's own collate_fn, and returns its result and the samples' states."""
     program = samples[0].pop("program")
-    told = [frozen({key: sample[key] for key in ("told", "images", "warnings")}) for sample in samples]
+    notes = [frozen({key: sample[key] for key in ("notes", "images", "warnings")}) for sample in samples]
     rest = [{"tensors": sample["tensors"]} for sample in samples]
     made = attempt(Choose(-program - 1).choice(COLLATES), rest)
-    return program, told, frozen(made)
+    return program, notes, frozen(made)
 
 
 def results(programs: Sequence[int]) -> list[Any]:
-    """Of all programs, in this process."""
+    """Returns the results of all programs, in this process."""
     dataset = Programs(programs)
     return [collate([dataset[SAMPLES * n + i] for i in range(SAMPLES)]) for n in range(len(programs))]

@@ -39,12 +39,12 @@ def store_of(folder: Path) -> MemoryStore:
 
 
 def access_to(store: MemoryStore, cache: Path, capacity: int = 64 << 20) -> Access:
-    """To `store` as if it were s3://bucket."""
+    """Returns access to `store` as if it were s3://bucket."""
     access = Access(f"{ROOT}/pack", {}, cache, capacity)
     lead_to(store, access)
     return access
 
 
 def lead_to(store: MemoryStore, access: Access) -> None:
-    """In place of obstore."""
+    """Makes `access` read from `store` rather than through obstore."""
     access.records()._readers[ROOT] = store  # type: ignore[assignment]

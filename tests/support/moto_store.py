@@ -1,4 +1,4 @@
-"""moto's S3 server on loopback: it checks signatures and policies once it is told to, and names its errors as
+"""moto's S3 server on loopback: it checks signatures and policies on demand, and names its errors as
 AWS does."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from support.object_stores import PATIENCE, free_port, wait_for_port
 
-# Whom moto takes a request to be for is told by the service in its signature.
+# The service in a request's signature decides for whom moto takes it to be.
 SIGNED = "AWS4-HMAC-SHA256 Credential=admin/20260101/us-east-1/{}/aws4_request, Signature=0"
 READS = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}}
 UNCHECKED = 1 << 30
@@ -44,7 +44,7 @@ class Moto:
             self.put(f"{prefix}/{file.name}", file.read_bytes())
 
     def check_after(self, requests: int) -> None:
-        """From so many requests from now on, signatures and policies are checked."""
+        """Has signatures and policies checked after so many requests."""
         self._ask("POST", "moto-api/reset-auth", str(requests).encode(), {"Content-Type": "text/plain"})
 
     def user(self, name: str) -> tuple[str, str]:

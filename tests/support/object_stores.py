@@ -1,4 +1,4 @@
-"""Stores for tests: rclone's S3 server on loopback, and a proxy in front of it that misbehaves as told."""
+"""Stores for tests: rclone's S3 server on loopback, and a proxy in front of it that misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Request:
-    """What a client asked for: its number from 0 on among all, and among those of its range."""
+    """A client's request: its number from 0 on among all, and among those of its range."""
 
     number: int
     again: int
@@ -131,7 +131,7 @@ def refusal(status: str, method: str, *fields: str) -> bytes:
 
 @dataclass
 class Proxy:
-    """In front of a store.
+    """A proxy in front of a store.
 
     Attributes:
         target: (host, port) of the store.
@@ -314,7 +314,7 @@ def proxy(address: str) -> Iterator[Proxy]:
     async def end() -> None:
         servers[0].close()
         # A connection that was just accepted gets its task turns later; sockets are closed a turn after they
-        # are told to.
+        # close() is called.
         for _ in range(5):
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:

@@ -35,7 +35,7 @@ def look(
     wanting: float = 1.0,
     delay: float = 0.0,
 ) -> dict[str, Any]:
-    """What a sampler wrote."""
+    """Makes what a sampler writes."""
     return {
         "pid": 1,
         "role": role,
@@ -54,7 +54,7 @@ def look(
 def observation(
     *phases: Phase, workers: int = 2, looks: list[dict[str, Any]] | None = None, **fields: Any
 ) -> Observation:
-    """Of torch's loader of 3,200 samples on four cores."""
+    """Makes an observation of torch's loader of 3,200 samples on four cores."""
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": workers}
     if workers:
         arguments |= {"prefetch_factor": 2, "persistent_workers": fields.pop("persistent", True)}

@@ -42,7 +42,7 @@ class Bits:
             self._text.append(format(value, f"0{count}b"))
 
     def take(self) -> bytes:
-        """What was put since the last time, padded with ones."""
+        """Returns what was put since the last time, padded with ones."""
         text = "".join(self._text)
         self._text.clear()
         text += "1" * (-len(text) % 8)
@@ -273,7 +273,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "no quantizers": lambda: rearranged(without(DQT)),
     "no frame": lambda: rearranged(without(SOF0)),
     "two frames": lambda: rearranged(lambda s: [*s, next(e for e in s if e[1] == SOF0)]),
-    "height told later": lambda: noise(ycbcr(2, 2), height=0),
+    "height given later": lambda: noise(ycbcr(2, 2), height=0),
     "12 bits": lambda: noise(ycbcr(2, 2), sof=SOF1, precision=12),
     "one scan for each component": lambda: noise(ycbcr(2, 2), scans=[[0], [1], [2]]),
     "luma first, then chroma": lambda: noise(ycbcr(2, 1), scans=[[0], [1, 2]]),

@@ -57,7 +57,7 @@ def read(transform: Any) -> ImageOp:
 
 
 def pipeline_of(steps: Any, height: int = 1, width: int = 1) -> ffi.Pipeline:
-    """Of uint8 images, rows of pixels."""
+    """Makes a pipeline of uint8 images, rows of pixels."""
     return ffi.Pipeline(
         lower_ops(steps),
         height,
@@ -93,7 +93,7 @@ def native_drawn(op: ImageOp, image: Image.Image, draw: Draw) -> npt.NDArray[np.
 
 
 def operations_of_torchvision(transform: Any, image: Image.Image, count: int) -> Counter[tuple[str, bool]]:
-    """What a policy of torchvision's applies when called `count` times, and whether with a negative
+    """Counts what a torchvision policy applies in `count` calls, and whether with a negative
     magnitude."""
     seen: Counter[tuple[str, bool]] = Counter()
 
@@ -112,7 +112,7 @@ def operations_of_torchvision(transform: Any, image: Image.Image, count: int) ->
 
 
 def same(left: Image.Image, right: Image.Image) -> bool:
-    """Whether two images have the same mode and pixels."""
+    """Returns whether two images have the same mode and pixels."""
     return left.mode == right.mode and np.array_equal(np.asarray(left), np.asarray(right))
 
 

@@ -1,4 +1,4 @@
-"""What tests of packs share: an odd folder, and a pack as names and bytes."""
+"""Support for tests of packs: an odd folder, and a pack as names and bytes."""
 
 from __future__ import annotations
 

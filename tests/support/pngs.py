@@ -64,7 +64,7 @@ def filtered(rows: npt.NDArray[np.uint8], step: int, filters: npt.NDArray[np.int
 
 
 def image_data(rng: np.random.Generator, samples: Samples, bits: int, color: int, interlaced: bool) -> bytes:
-    """What the IDAT chunks hold: samples [height, width, channels], each row filtered in a way of its own."""
+    """The data of the IDAT chunks: samples [height, width, channels], each row filtered in its own way."""
     step = max(1, bits * CHANNELS[color] // 8)
     parts = [samples[y0::dy, x0::dx] for x0, y0, dx, dy in PASSES] if interlaced else [samples]
     raw = b"".join(
@@ -90,7 +90,7 @@ def png(  # noqa: PLR0913
     """An image of random pixels, smooth or noisy, in IDAT chunks of random sizes.
 
     Args:
-        entries: of the palette; None: as many as there are values.
+        entries: of the palette, or None for as many as there are values.
         before, after: further chunks, before and after the image data.
     """
     most = (1 << bits) - 1
@@ -131,7 +131,7 @@ def changed(data: bytes, at: int, value: int) -> bytes:
 
 
 def without(data: bytes, name: bytes) -> bytes:
-    """Without the chunks of that name."""
+    """Removes the chunks of that name."""
     while name in data:
         at = data.index(name) - 4
         data = data[:at] + data[at + 12 + int.from_bytes(data[at : at + 4], "big") :]
@@ -214,7 +214,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
 }
 
 
-# Whose checksums of chunks aren't what tells whether the image data are whole.
+# Checksums of chunks don't show whether the image data of these are whole.
 DECEPTIVE: dict[str, Callable[[], bytes]] = {
     "a wrong checksum of the data": lambda: changed(_with(), len(_with()) - 13, 0),
     "more rows than data": lambda: png(_rng(), 3, 3).replace(header(3, 3, 8, RGB), header(3, 4, 8, RGB)),

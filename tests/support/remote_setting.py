@@ -1,4 +1,4 @@
-"""What tests of remote packs share."""
+"""Support for tests of remote packs."""
 
 from __future__ import annotations
 

@@ -48,13 +48,13 @@ def stream(seed: int, epoch: int, index: int, step: int) -> Iterator[int]:
 
 
 def shares(alphas: Sequence[float], unit: Callable[[], float]) -> list[float]:
-    """Of a Dirichlet distribution, by the method of native code; `unit` gives numbers in [0, 1)."""
+    """Draws from a Dirichlet distribution, by the method of native code; `unit` gives numbers in [0, 1)."""
     gammas = [gamma(alpha, unit) for alpha in alphas]
     return [each / sum(gammas) for each in gammas]
 
 
 def gamma(alpha: float, unit: Callable[[], float]) -> float:
-    """Of a gamma distribution (Marsaglia and Tsang, 2000)."""
+    """Draws from a gamma distribution (Marsaglia and Tsang, 2000)."""
 
     def open_unit() -> float:
         return unit() + 2.0**-25
@@ -113,7 +113,7 @@ class FakeTorch:
         return torch.tensor(FakeRandom(self.numbers).choices(range(len(weights)), weights.tolist()))
 
     def _sample_dirichlet(self, params: torch.Tensor) -> torch.Tensor:
-        """By the method of native code: torch's own is written in C++, and draws from its generator there."""
+        """Draws by native code's method: torch's own is in C++, and draws from its generator there."""
         values = shares(params[0].double().tolist(), lambda: float(self._unit()))
         tensor = torch.tensor([values], dtype=params.dtype)
         return tensor.clamp(torch.finfo(params.dtype).tiny, 1 - 2.0**-24)

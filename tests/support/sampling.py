@@ -1,4 +1,4 @@
-"""Which of many like cases run by default, and which in `make test-long` only."""
+"""Chooses which of many like cases run by default, and which in `make test-long` only."""
 
 from __future__ import annotations
 

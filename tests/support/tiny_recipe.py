@@ -125,7 +125,7 @@ def stop_at(passes: int, signals: tuple[int, ...] = (signal.SIGTERM,)) -> Callab
 
 
 def die_at(passes: int) -> Callable[[int], None]:
-    """As the kernel's out-of-memory killer would have it."""
+    """Returns a function that kills the process as the kernel's out-of-memory killer would."""
 
     def die(number: int) -> None:
         if number == passes:

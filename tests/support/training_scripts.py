@@ -68,7 +68,7 @@ def starting_with(code: str, place: Path) -> str:
 
 
 def steady(lines: list[str], place: Path) -> list[str]:
-    """What is the same from run to run; of a progress bar, that is its last state."""
+    """Returns what is the same from run to run; of a progress bar, that is its last state."""
     last = [line.rpartition("\r")[2].replace(str(place), "PLACE") for line in lines]
     return [VARYING.sub("…", line) for line in last]
 

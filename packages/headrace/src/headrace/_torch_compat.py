@@ -50,7 +50,7 @@ LoaderIteratorBase: Any = _iterator_base()
 
 
 def processes_of(iterator: Any) -> list[Any]:
-    """The worker processes of an iterator of torch's DataLoader; [] where there are none."""
+    """The worker processes of an iterator of torch's DataLoader, or [] if there are none."""
     return list(getattr(iterator, "_workers", ()))
 
 
@@ -82,7 +82,7 @@ def default_collation_changed() -> bool:
 
 
 def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any:
-    """`default_collate` by another table than torch's own. Only where `default_collate_functions` has one."""
+    """`default_collate` by another table than torch's own. Only if `default_collate_functions` has one."""
     from torch.utils.data._utils.collate import collate as by_torch
 
     return by_torch(samples, collate_fn_map=functions)
@@ -178,7 +178,7 @@ _changes = itertools.count(1)
 
 def changes_of(tensor: torch.Tensor) -> int:
     """A number that goes up with every change that torch makes to a tensor; 0 for an inference tensor, which
-    is not followed. Where torch does not tell, every call gives another number."""
+    is not followed. If torch does not report it, every call gives another number."""
     if tensor.is_inference():
         return 0
     return int(getattr(tensor, "_version", next(_changes)))

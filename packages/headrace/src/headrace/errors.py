@@ -114,7 +114,7 @@ def require(module: str, extra: str) -> Any:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Ends a chain of cases; a type checker complains where one is missing. `typing` has it from 3.11 on."""
+    """Ends a chain of cases; a type checker complains if one is missing. `typing` has it from 3.11 on."""
     raise AssertionError(f"{value!r} is a case that nobody thought of")
 
 

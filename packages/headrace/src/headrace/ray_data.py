@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Decode", "Finish", "read"]
 
-# Positions that an actor is sent at a time, more or less: what is made again where it dies. Fewer where an
+# Positions that an actor is sent at a time, more or less: what is made again if it dies. Fewer if an
 # epoch has so few that actors would be left without work.
 ROWS, TASKS = 1024, 64
 # Batches in flight.
@@ -55,7 +55,7 @@ class Decode:
         dataset: map-style, as for `headrace.DataLoader`. Ray sends it to every actor.
         order: of the epoch. None (the default): sample i is at position i.
         seed, epoch: of the order and the random parameters, as in `headrace.DataLoader`.
-        columns: names of a sample's parts, where it is a tuple or a single tensor; a dict has names.
+        columns: names of a sample's parts, if it is a tuple or a single tensor; a dict has names.
         batch_size: rows are given back so many at a time, the next ones being made meanwhile. None (the
             default): as many as came.
         levels: give 8-bit levels rather than the values that `ToTensor`, `Normalize`, … make of them: a
@@ -235,7 +235,7 @@ def read(
     rows = batch_size * max(1, min(ROWS // batch_size, batches // TASKS))
     from headrace._arrow import pa
 
-    # Not by ray.data.range: its tasks would wait for a processor where the actors have all of them.
+    # Not by ray.data.range: its tasks would wait for a processor if the actors have all of them.
     blocks = [pa.table({"id": np.arange(i, min(i + rows, size))}) for i in range(0, max(1, size), rows)]
     options = {"order": order, "seed": seed, "epoch": epoch, "columns": columns, "batch_size": batch_size}
     options |= {"levels": levels, "on_error": on_error, "threads": threads}
@@ -247,7 +247,7 @@ def read(
 
 
 def levels_plan(dataset: Any) -> Plan:
-    """The plan of `dataset` where values are made by whoever takes its batches."""
+    """The plan of `dataset` if values are made by whoever takes its batches."""
     return make_plan(dataset, device=ELSEWHERE)
 
 

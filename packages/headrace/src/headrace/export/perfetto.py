@@ -22,7 +22,7 @@ def write_trace(file: TextIO, events: Iterable[TraceEvent], threads: Mapping[int
     asynchronous events around their phases: making, ready, sent. How many were ready when a wait began, and
     in flight when it ended, are counters. Times begin at the earliest.
     """
-    # Where two begin at once, the one around the other comes first.
+    # If two begin at once, the one around the other comes first.
     events = sorted(events, key=lambda event: (event.start_ns, -event.end_ns))
     begins = [event.start_ns for event in events]
     batches = [event.batch for event in events if event.batch is not None]

@@ -24,7 +24,7 @@ class IndexBatch:
     """Samples of one batch."""
 
     indices: Sequence[Any] | Indices  # [n], as the order or the user's sampler gives them
-    occurrences: Indices  # [n], tell apart the times that an index comes in an epoch, or 0 if nobody counts
+    occurrences: Indices  # [n], distinguish the times that an index comes in an epoch, or 0 if nobody counts
 
     def listed(self) -> Sequence[Any]:
         """The indices as the user's code expects them: Python's ints if they are numbers."""

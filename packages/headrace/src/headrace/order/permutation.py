@@ -4,7 +4,7 @@ Above `TABLE_LIMIT` a position goes through a balanced Feistel network on pairs 
 (Black, Rogaway: "Ciphers with arbitrary finite domains", CT-RSA 2002): the domain exceeds n by less than
 2 * sqrt(n), so that hardly any position has to walk the cycle on. Eight rounds; five are enough against
 anyone who has seen as many pairs as the square root of the domain (Patarin: "Security of random Feistel
-schemes with 5 or more rounds", CRYPTO 2004). Below it, where so few values could not hide the structure of
+schemes with 5 or more rounds", CRYPTO 2004). Below it, as so few values could not hide the structure of
 any network, the permutation is the order of n keyed random numbers: uniform over all n! by construction.
 """
 

@@ -149,7 +149,7 @@ def _up_to_date(
     destination: Destination, source: Input, layout: Layout, made: dict[str, Any]
 ) -> PackIndex | None:
     """The index of the pack at the destination if it is the one to make, as far as options, keys, sizes and
-    times of modification tell, or None if there is none yet, or one that can't be compared with it.
+    times of modification show, or None if there is none yet, or one that can't be compared with it.
 
     Raises:
         PackError: it is another pack.

@@ -139,7 +139,7 @@ class Destination:
             work.remove([PLAN])
 
     def _continues(self, plan: dict[str, Any]) -> bool:
-        """Tells if an earlier run has left work. Raises PackError if that was for another pack."""
+        """Returns whether an earlier run has left work. Raises PackError if that was for another pack."""
         if PLAN in _files(self._work):
             earlier = json.loads(self._work.read(PLAN))
         elif not self.in_store and (self._partial / FILE_NAME).is_file():

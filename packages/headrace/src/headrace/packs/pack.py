@@ -44,7 +44,7 @@ def pack(
 
     The work is done in ``DEST.partial``, which becomes `dest` once it is complete. Interrupted at any moment,
     the same call continues after the last finished shard, and the pack is the same byte for byte; so it is
-    for any number of workers, and for shards built by a cluster. Where `dest` is the finished pack of the
+    for any number of workers, and for shards built by a cluster. If `dest` is the finished pack of the
     same call, and no file of the source was added, removed or modified since, nothing is written.
 
     Source and destination may lie in object stores (``pip install 'headrace[remote]'``): a URL as of

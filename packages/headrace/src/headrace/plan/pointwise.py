@@ -40,7 +40,7 @@ class PointwiseTable:
 
 
 def run_suffix(image: Any, transforms: Sequence[Callable[[Any], Any]]) -> Any:
-    """The user's own transforms, applied to `image`, or a tuple of several, one after another."""
+    """User transforms, applied to `image`, or a tuple of several, one after another."""
     for transform in transforms:
         image = transform(image)
     return image

@@ -29,7 +29,7 @@ class Step:
 
     Attributes:
         text: name and parameters, such as ``Resize(256×256, bilinear)``.
-        reason: reason why it runs where it does; empty where nothing needs saying.
+        reason: reason why it runs where it does; empty if nothing needs saying.
         parity: how its values compare with those of the step in Python, which may be torchvision's, torch's
             or transformers', such as ``exact (Pillow 13.0)``; empty for a step that runs as Python.
         refused: whether it keeps the pipeline from running natively as a whole.
@@ -97,7 +97,7 @@ class NativeSegment:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: [channels, height, width]; where it has several, [views, channels, …]."""
+        """Shape of one sample: [channels, height, width], or [views, channels, …] if it has several."""
         image = (self.channels, self.height // self.views, self.width)
         return image if self.views == 1 else (self.views, *image)
 
@@ -181,7 +181,7 @@ class ValueSegment:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CollateSegment:
-    """The user's functions of labels and lists of samples, where native code makes or begins the images.
+    """The user's functions of labels and lists of samples, if native code makes or begins the images.
 
     Attributes:
         target_transform: function of the label (an int) of each sample; None to keep the label.
@@ -273,5 +273,5 @@ class Plan:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons why native code can't do all of it, at least one where the plan `runs_python`."""
+        """Reasons why native code can't do all of it, at least one if the plan `runs_python`."""
         return tuple(f"{step.text}: {step.reason}" for _, step in self.steps() if step.refused)

@@ -109,7 +109,7 @@ class _Item:
 
     Attributes:
         op: op that it was read as, or None if it isn't known.
-        settled: what becomes of an image op in its place.
+        settled: how an image op runs in its place.
         channels: channels of the image after it.
         on_tensor: whether it is called with a tensor, or makes one.
         on_levels: whether it was read as an op on a uint8 tensor of the image's levels.

@@ -72,7 +72,7 @@ class Stopped(Exception):  # noqa: N818  # not an error
 
 
 class StopSignal:
-    """Tells if SIGINT (Ctrl-C), SIGUSR1 or SIGTERM came to any rank. Within `with` the process survives them,
+    """Reports SIGINT (Ctrl-C), SIGUSR1 or SIGTERM of any rank. Within `with` the process survives them,
     except for a second SIGINT, which is KeyboardInterrupt.
 
     All ranks call `start()` and `check()` once a step; the exchange is on the CPU, overlapped with the step.

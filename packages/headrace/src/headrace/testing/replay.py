@@ -35,7 +35,7 @@ def draws(
             torch's, NumPy's and Python's generators.
         index: in the dataset, 0 or more.
         epoch: its number; by default the epoch started last. Without a seed only that one is known.
-        occurrence: of this index in the epoch: 0 (the default) where it comes once. See
+        occurrence: of this index in the epoch: 0 (the default) if it comes once. See
             `headrace.order.Order.at`; with a sampler of torch's, how often the index came before.
 
     Returns:
@@ -69,9 +69,9 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
         index, epoch, occurrence: as for `draws`.
 
     Returns:
-        Where native code has a part in the loader, the image, [channels, height, width] of the loader's
-        dtype, on the CPU: bit for bit the row of its batch; where the transform ends in Python, whatever that
-        gives. Where the dataset runs as Python or is gathered from memory, ``loader.dataset[index]``: the
+        If native code has a part in the loader, the image, [channels, height, width] of the loader's
+        dtype, on the CPU: bit for bit the row of its batch; if the transform ends in Python, whatever that
+        gives. If the dataset runs as Python or is gathered from memory, ``loader.dataset[index]``: the
         whole sample before it is collated and cast.
 
     Raises:
@@ -146,7 +146,7 @@ def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey, *, seeded: bo
         sample = run_suffix(sample, () if middle is None else middle.transforms)
         if values is None:
             return sample
-        # The user's own objects, rather than a table of them: but erasing draws otherwise.
+        # User objects, rather than a table of them: but erasing draws otherwise.
         if values.erasing is None or getattr(sample, "mode", None) != "RGB":
             return run_suffix(sample, values.transforms)
     assert values.uncast is not None

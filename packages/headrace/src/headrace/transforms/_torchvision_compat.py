@@ -1,4 +1,4 @@
-"""Every private name of torchvision that is used. Where one is missing, a transform stays Python."""
+"""Every private name of torchvision that is used. If one is missing, a transform stays Python."""
 
 from __future__ import annotations
 

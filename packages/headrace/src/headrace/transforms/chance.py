@@ -24,7 +24,7 @@ PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0
 
 @dataclass(frozen=True)
 class ChanceOp(ImageOp):
-    """Applied with probability `p`: where ``torch.rand(1) < p``."""
+    """Applied with probability `p`: if ``torch.rand(1) < p``."""
 
     p: float
 

@@ -119,7 +119,7 @@ class RandomCropOrPad(_Window):
     native = "crop_or_pad"
     gray_problem = NO_GRAY
     matches_imported = ("timm.data.transforms.RandomCropOrPad",)
-    draws = ("top of the window; below 0 where it is above the image", "left")
+    draws = ("top of the window; below 0 if it is above the image", "left")
     examples = (
         {"size": 24, "padding_mode": "reflect"},
         {"size": (50, 31), "fill": (1, 2, 3)},
@@ -160,7 +160,7 @@ class RandomCrop(SizedOp):
 
     native = "random_crop"
     matches = (v1.RandomCrop, v2.RandomCrop)
-    tensor_problem = TENSOR_PADDING  # where it pads
+    tensor_problem = TENSOR_PADDING  # if it pads
     draws = ("top in the padded image", "left")
     examples = (
         {"size": (24, 17)},

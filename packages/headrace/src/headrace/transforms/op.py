@@ -21,7 +21,7 @@ from headrace.records import Draw
 #   "pillow" the bits that the installed Pillow gives: its resize is followed, which version 13 changed
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
 Parity = Literal["exact", "pillow", "torch"]
-# Whose results an op gives where they differ: Pillow's on images, or torch's on uint8 tensors.
+# Whose results an op gives if they differ: Pillow's on images, or torch's on uint8 tensors.
 Arithmetic = Literal["pillow", "torch"]
 
 NO_EFFECT = "changes nothing: the image has that size already"

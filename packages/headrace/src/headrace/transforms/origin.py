@@ -27,7 +27,7 @@ def describe_callable(value: Any) -> str:
 
 
 def location(value: Any) -> str | None:
-    """``file:line`` of where `value` (a function, class or object) is defined; None when Python doesn't know.
+    """``file:line`` of where `value` (a function, class or object) is defined, or None if that isn't known.
 
     The file is relative to the working directory when it lies below it.
     """
@@ -48,7 +48,7 @@ def patched_text(function: Function, value: Any) -> str:
     """Such as ``PIL.Image.open is my_open (train.py:3)``."""
     first = function.first_of(value)
     code = getattr(first, "__code__", None)
-    # Not by __qualname__ and inspect.unwrap: functools.wraps has them tell of the function that is wrapped.
+    # Not by __qualname__ and inspect.unwrap: functools.wraps has them name the function that is wrapped.
     if isinstance(code, CodeType):
         name = getattr(code, "co_qualname", code.co_name)
         return f"{function.text} is {name} ({place(code.co_filename, code.co_firstlineno)})"
@@ -56,7 +56,7 @@ def patched_text(function: Function, value: Any) -> str:
 
 
 def located(text: str, value: Any) -> str:
-    """`text`, with the place of `value` in brackets where that is known."""
+    """`text`, with the place of `value` in brackets if that is known."""
     place = location(value)
     return text if place is None else f"{text} ({place})"
 

@@ -119,7 +119,7 @@ FILTERS = (
 )
 FORMATS = ("JPEG", "PNG", "WEBP")
 
-# What torchvision's transforms call, where it has a function of that name.
+# Functions that torchvision's transforms call, if it has one of that name.
 STEPS = (
     *("adjust_brightness", "adjust_contrast", "adjust_hue", "adjust_saturation", "adjust_sharpness"),
     *("affine", "autocontrast", "center_crop", "convert_image_dtype", "crop", "equalize", "erase"),

@@ -58,7 +58,7 @@ class _Resizing(ImageOp):
 
 @dataclass(frozen=True)
 class RandomShortestSize(_Resizing):
-    """The shorter edge becomes one of `sizes`, or less where the longer would exceed `max_size`."""
+    """The shorter edge becomes one of `sizes`, or less if the longer would exceed `max_size`."""
 
     sizes: tuple[int, ...]
     max_size: int | None

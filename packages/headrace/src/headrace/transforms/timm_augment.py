@@ -74,7 +74,7 @@ class Shared(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Applied where a random number is at most `p`."""
+    """Applied if a random number is at most `p`."""
 
     name: str
     p: float
@@ -83,7 +83,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class TimmAugment(ImageOp):
-    """`steps` of `rows`, one after another; or, where rows are policies of several operations, one of these.
+    """`steps` of `rows`, one after another; or, if rows are policies of several operations, one of these.
 
     Attributes:
         weights: weights of the rows, none of which is then chosen twice; or None if all are equally likely.

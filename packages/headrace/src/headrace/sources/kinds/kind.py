@@ -69,7 +69,7 @@ Reading = Recognized | InTensors | Refusal
 
 
 class Kind(ABC):
-    """A kind of dataset: its classes, whose `__getitem__` is known by heart, and how their objects are read.
+    """A kind of dataset: its classes, whose `__getitem__` is known exactly, and how their objects are read.
 
     Only these classes themselves are meant. A subclass of one may do anything and runs as written.
 

@@ -214,7 +214,7 @@ def check_options(path: Any, options: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def _profile(arguments: Mapping[str, Any]) -> Any:
-    """AWS's files of profiles, which obstore doesn't read itself: through boto3, where that is installed."""
+    """AWS's files of profiles, which obstore doesn't read itself: through boto3, if that is installed."""
     given = {key.lower().removeprefix("aws_") for key in arguments}
     if given & {"access_key_id", "skip_signature"} or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None
