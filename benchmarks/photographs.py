@@ -129,7 +129,7 @@ def _pypi(package: str, cache: Path, target: Path) -> bool:
 
 
 def _run(command: list[str], folder: Path, quiet: bool = False) -> bool:
-    """Returns whether the command succeeded; shows its last line if it didn't, unless quiet."""
+    """Runs a command. Returns whether it succeeded; shows its last line if it didn't, unless quiet."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=SECONDS_PER_COMMAND, check=False

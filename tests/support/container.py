@@ -25,7 +25,7 @@ DEADLINE = 120
 
 
 def as_arbitrary_user() -> list[str]:
-    """Returns what to put before a command for a user namespace in which root is UID. Nothing if the tests
+    """Prefix of a command: a user namespace in which root is UID, without root's rights. Nothing if the tests
     aren't root's: their own uid is as good."""
     if os.geteuid() != 0:
         return []
