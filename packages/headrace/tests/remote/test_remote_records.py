@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from headrace.sources.stores.access import Access
 from headrace.sources.stores.cache import Cache, Record
 from headrace.sources.stores.client import Answer
 from headrace.sources.stores.lease import Wanted
+from headrace.sources.stores.threads import requests
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
 from support.remote_setting import TRANSFORM
@@ -103,6 +105,24 @@ def test_objects_of_unknown_sizes_count_as_much_as_the_others(tmp_path: Path) ->
     large = Wanted(f"{ROOT}/large.jpg", 0, None, None)
     assert records.begin([large]).arrived().nbytes == 2 << 20
     assert records.begin([large, large]).arrived().nbytes == 2 * (8 << 20)
+
+
+def test_a_system_that_allows_no_more_threads_is_an_error(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a wait without end."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == requests.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    requests.forget()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    lease = access_to(store, tmp_path).records().begin([Wanted(f"{ROOT}/x", 0, 9, Record("x", "0", 9, None))])
+    with pytest.raises(RuntimeError, match="new thread"):
+        lease.arrived()
 
 
 def test_a_stopped_process_is_waited_for_within_limits(

@@ -161,7 +161,11 @@ class Records:
                 lease.error = error
             self._end_part(lease)
 
-        threads.start(do, delay)
+        try:
+            threads.start(do, delay)
+        except RuntimeError:
+            lease.end_part()
+            raise
 
     def _end_part(self, lease: Lease) -> None:
         if not lease.end_part():

@@ -28,7 +28,7 @@ class Threads:
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
-        self._name = name
+        self.name = name
         self.forget()
 
     def forget(self) -> None:
@@ -39,12 +39,20 @@ class Threads:
         self._made = self._idle = 0
 
     def start(self, work: Callable[[], object], delay: float = 0.0) -> None:
-        """Has `work` done, after `delay` seconds or later. It must not raise."""
+        """Has `work` done, after `delay` seconds or later. It must not raise.
+
+        Raises:
+            RuntimeError: the system allows not even one thread.
+        """
         with self._changed:
+            if len(self._work) >= self._idle and self._made < self._most:
+                try:
+                    threading.Thread(target=self._run, name=self.name, daemon=True).start()
+                    self._made += 1
+                except RuntimeError:
+                    if not self._made:
+                        raise
             heapq.heappush(self._work, (time.monotonic() + delay, next(self._numbers), work))
-            if len(self._work) > self._idle and self._made < self._most:
-                self._made += 1
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._changed.notify()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
