@@ -93,8 +93,8 @@ class Records:
         return bytes(self.start_fetch(url, start, stop, None).result().data)
 
     def start_fetch(self, url: str, start: int, stop: int, version: str | None) -> Future[Answer]:
-        """As `fetch`, without waiting. It fails unless the object has `version`, see `head`, or None if any
-        will do."""
+        """Fetches without waiting. The result fails unless the object has `version` (see `head`; None for
+        any). will do."""
         return requests.submit(partial(self._get, url, start, stop, version))
 
     def head(self, url: str) -> tuple[int, str]:
