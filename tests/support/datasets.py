@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,3 +52,17 @@ class Box:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class Rows(data.Dataset[torch.Tensor]):
+    """Rows of one number, each of which takes so many seconds to make."""
+
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.tensor([float(index)])

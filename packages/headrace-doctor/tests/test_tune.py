@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset
 
 import headrace
 from headrace_doctor.errors import ConfigError
 from headrace_doctor.tune import Trial, TuneReport, capture, measure, tune
-
-
-class Rows(Dataset[Any]):
-    """Rows that take a while."""
-
-    def __init__(self, count: int, seconds: float = 0.0) -> None:
-        self.count, self.seconds = count, seconds
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(self.seconds)
-        return torch.tensor(float(index))
+from support.datasets import Rows, Stream
 
 
 class CountedLoader(TorchDataLoader[Any]):
@@ -70,12 +53,8 @@ def test_both_loaders_are_tried_with_the_same_arguments() -> None:
 
 
 def test_an_iterable_dataset_is_refused() -> None:
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(3))
-
     with pytest.raises(ConfigError, match="Stream is an IterableDataset"):
-        tune(TorchDataLoader(Stream()))
+        tune(TorchDataLoader(Stream(3)))
 
 
 def test_the_loader_that_a_script_iterates_over_is_found() -> None:

@@ -218,32 +218,29 @@ class Replacement:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._wanted = bool(job.settings.keys() & {"loader", "headrace", "worker_threads"})
-        self._made: dict[int, tuple[DataLoader[Any], DataLoader[Any]]] = {}
+        self._made: dict[int, tuple[DataLoader[Any], DataLoader[Any]]] = {}  # loader, and the other
         self._left: dict[str, None] = {}  # why loaders were left as they are, in their order
 
     def of(self, loader: DataLoader[Any], where: str) -> DataLoader[Any]:
         """The loader to be iterated over in place of this one at "file.py:12"."""
         if not self._wanted or self._job.subject not in ("", where):
             return loader
-        if id(loader) not in self._made:
-            self._made[id(loader)] = loader, self._other(loader, where)
-        return self._made[id(loader)][1]
-
-    def _other(self, loader: DataLoader[Any], where: str) -> DataLoader[Any]:
-        code = describe(loader, where).code
+        code, name = describe(loader, where).code, type(loader).__name__
+        if id(loader) in self._made:
+            return self._made[id(loader)][1]
         if self._job.loader not in ("", code):
             self._left[f"another loader at {where} was left as it is: {code}"] = None
         elif not is_replaceable(loader):
-            name = type(loader).__name__
             self._left[f"the loader at {where} was left as it is: {name} has an __iter__ of its own"] = None
         else:
-            return with_settings(loader, self._job.settings)
+            self._made[id(loader)] = loader, with_settings(loader, self._job.settings)
+            return self._made[id(loader)][1]
         return loader
 
     def report(self, observation: Observation) -> None:
         """Notes the loaders that were left as they are; if that is all, the settings count as refused."""
         observation.notes += self._left
-        if self._wanted and all(loader is other for loader, other in self._made.values()):
+        if self._wanted and not self._made:
             observation.notes += [] if self._left else [f"no loader was iterated over at {self._job.subject}"]
             observation.refused = True
 

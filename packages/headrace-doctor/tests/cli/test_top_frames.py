@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -75,18 +74,6 @@ def text_of(frame: dict[str, Any], width: int = 80) -> str:
     with console.capture() as captured:
         console.print(draw(frame))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def test_rates_are_differences(frame: Frame) -> None:
-    found = frame(answer(10.0, loader(20)), answer(12.0, loader(40)))
-    [one] = found["ranks"][0]["loaders"]
-    assert one["samples_per_second"] == pytest.approx(100)
-    assert one["stall"] == 0
-    assert (one["batches"], one["length"], one["epoch"], one["state"]) == (40, 100, 2, "running")
-    assert one["left_seconds"] == pytest.approx(6.0)
-    assert found["pid"] == os.getpid()
-    assert found["memory"] > 10**6
-    json.dumps(found)
 
 
 def test_stall_is_of_the_time_after_the_start_up_and_a_wait_that_lasts_counts(frame: Frame) -> None:

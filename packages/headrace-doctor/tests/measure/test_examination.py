@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader
 
 import headrace
 import headrace_doctor
@@ -18,18 +18,7 @@ from headrace_doctor.measure import examination as module
 from headrace_doctor.measure import supplies
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation, Phase
 from headrace_doctor.measure.subject import best_workers, describe
-
-
-class Rows(Dataset[Any]):
-    def __init__(self, count: int, seconds: float = 0.0) -> None:
-        self.count, self.seconds = count, seconds
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(self.seconds)
-        return torch.tensor([float(index)])
+from support.datasets import Rows, Stream
 
 
 class Doubled(DataLoader[Any]):
@@ -162,11 +151,7 @@ def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs(examine: E
 
 
 def test_streams_are_examined_too(examine: Examine) -> None:
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            return iter(torch.arange(500.0))
-
-    observation = examine(epochs(DataLoader(Stream(), 2), nothing))
+    observation = examine(epochs(DataLoader(Stream(500), 2), nothing))
     assert observation.ended == EXAMINED
     assert observation.loader is not None
     assert observation.loader.samples is None

@@ -10,14 +10,11 @@ from rich.console import Console
 
 from headrace_doctor.cli.doctor_data import data
 from headrace_doctor.cli.doctor_run import run
-from headrace_doctor.cli.progress import JsonFile, check_outputs, failing, give_json
+from headrace_doctor.cli.progress import BAD_RECORDS, JsonFile, check_outputs, failing, give_json
 
 doctor = typer.Typer(invoke_without_command=True)
 doctor.command()(data)
 doctor.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
-
-# Exit code: something should be fixed.
-BAD = 1
 
 
 @doctor.callback()
@@ -53,4 +50,4 @@ def machine(
     if report:
         print_checkup(Console(), checkup)
     if not checkup.healthy:
-        raise typer.Exit(BAD)
+        raise typer.Exit(BAD_RECORDS)

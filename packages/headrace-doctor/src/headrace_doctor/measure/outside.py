@@ -26,7 +26,7 @@ class Outside:
     Args:
         pid: number of the process.
         folder: of its samplers, with the file that names the phase.
-        progress: called in the watching thread with the name of each phase that is seen, but for "".
+        progress: called in the watching thread with the name of each phase.
 
     Attributes:
         share: processor seconds per second that watching takes.

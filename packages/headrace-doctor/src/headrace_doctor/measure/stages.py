@@ -143,7 +143,7 @@ STEP_PARTS = _patterns(
     (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
 )
 SAVING = re.compile(r":_?save_checkpoint")  # also the user's own
-FORWARD = re.compile(r"/torch/nn/(modules|functional|parallel)")
+FORWARD = (re.compile(r"/torch/nn/(modules|functional|parallel)"), "forward")
 READ_BACK = re.compile(r"\.(item|cpu|numpy|tolist)\(")
 # What waits for a lock, as the text of a line, or as a frame of a library.
 LOCKING = re.compile(
@@ -366,8 +366,7 @@ def _part_of(frame: Frame) -> str:
         return ""
     if is_users(frame.filename):
         return "checkpoint" if SAVING.search(name) else ""
-    part = next((part for pattern, part in STEP_PARTS if pattern.search(name)), "")
-    return part or ("forward" if FORWARD.search(name) else "")
+    return next((part for pattern, part in (*STEP_PARTS, FORWARD) if pattern.search(name)), "")
 
 
 @lru_cache(maxsize=20_000)
@@ -399,9 +398,8 @@ def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
     frame = stack[depth]
     if not frame.owner:
         return depth, place(frame) if is_users(frame.filename) else frame.function
-    return depth, next((inner.owner for inner in stack[depth:] if inner.owner and not _is_base(inner)), "")
-
-
-def _is_base(frame: Frame) -> bool:
-    """Tells whether its class is a library's base class of transforms."""
-    return not is_users(frame.filename) and (frame.owner in BASES or frame.owner.startswith("_"))
+    for inner in stack[depth:]:
+        base = not is_users(inner.filename) and (inner.owner in BASES or inner.owner.startswith("_"))
+        if inner.owner and not base:
+            return depth, inner.owner
+    return depth, ""
