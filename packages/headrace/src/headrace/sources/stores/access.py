@@ -116,7 +116,8 @@ class Access:
 
 
 def kept_capacity(folder: Path) -> int:
-    """Bytes for records by default. The node's first process decides them for all later ones."""
+    """Returns how many bytes records may take by default, which the node's first process decides for all
+    later ones."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "records.bytes", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -94,7 +94,7 @@ class Reader:
         self.latency_seconds = 0.0
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> Answer:
-        """Bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
+        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
 
         Raises:
             RemoteError: it couldn't be read; names URL, range and cause.
@@ -118,7 +118,7 @@ class Reader:
         return Answer(data, result.meta["e_tag"], size)
 
     def head(self, name: str) -> Answer:
-        """Size and ETag of an object. Raises RemoteError."""
+        """Asks for size and ETag of an object. Raises RemoteError."""
         import obstore
 
         started = time.perf_counter()

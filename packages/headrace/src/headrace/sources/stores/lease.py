@@ -168,7 +168,7 @@ class Lease:
             self.paths[i] = f"{MEMORY}{self._memory}"
 
     def read(self, i: int) -> bytes:
-        """The bytes of a record. Raises RemoteError."""
+        """Reads a record. Raises RemoteError."""
         path, size = self.paths[i], self.wanted[i].size
         if path is None:
             raise self.errors[i]

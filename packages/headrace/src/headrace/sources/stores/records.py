@@ -89,16 +89,15 @@ class Records:
             lease.release()
 
     def fetch(self, url: str, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` - 1 of an object, bypassing the cache. Raises RemoteError."""
+        """Reads bytes `start` to `stop` - 1 of an object, bypassing the cache. Raises RemoteError."""
         return bytes(self.start_fetch(url, start, stop, None).result().data)
 
     def start_fetch(self, url: str, start: int, stop: int, version: str | None) -> Future[Answer]:
-        """Fetches without waiting. The result fails unless the object has `version` (see `head`; None for
-        any). will do."""
+        """Starts to fetch. The result fails if `version` (see `head`) is given and the object has another."""
         return requests.submit(partial(self._get, url, start, stop, version))
 
     def head(self, url: str) -> tuple[int, str]:
-        """Size and version of an object: its ETag, or its size if it has none. Raises RemoteError."""
+        """Asks for size and version (ETag, or size if there is none) of an object. Raises RemoteError."""
         return requests.submit(partial(self._head, url)).result()
 
     def stats(self) -> RemoteStats:
@@ -200,8 +199,8 @@ class Records:
             missing.discard(i)
             is_last = not missing
         if is_last:
-            found_all = [i for i in range(len(lease)) if i not in lease.errors]
-            self._start(claims, lease, partial(self._claim, lease, found_all))
+            located = [i for i in range(len(lease)) if i not in lease.errors]
+            self._start(claims, lease, partial(self._claim, lease, located))
 
     def _claim(self, lease: Lease, positions: Sequence[int], waited: float = 0.0) -> None:
         """Claims records, and starts to fetch what isn't there; later the same for what others fetch, for

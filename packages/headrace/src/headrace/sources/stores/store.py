@@ -68,7 +68,7 @@ class Store:
         return f"{self.url}/{name}"
 
     def list(self) -> Iterator[Found]:
-        """All objects, in no order. Raises RemoteError."""
+        """Yields all objects, in no order. Raises RemoteError."""
         store = self._open()
         import obstore
 
@@ -80,7 +80,11 @@ class Store:
                     yield Found(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None. Raises RemoteError."""
+        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
+
+        Raises:
+            RemoteError: it can't be read.
+        """
         self._open()
         read = partial(self._reader.get, f"{self._folder}/{name}", start, stop)
         return bytes(requests.submit(read).result().data)
@@ -94,7 +98,7 @@ class Store:
             obstore.put(store, f"{self._folder}/{name}", content)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Objects of which some may be gone already. Raises RemoteError."""
+        """Removes objects, of which some may be gone already. Raises RemoteError."""
         store = self._open()
         import obstore
 
