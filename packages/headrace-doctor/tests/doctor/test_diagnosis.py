@@ -374,6 +374,14 @@ def test_what_is_not_known_of_the_step_widens_the_bound(
     assert low <= diagnose(observation).advice[0].predicted < high
 
 
+def test_a_bound_that_says_nothing_is_not_told() -> None:
+    observation = made.one_stage("decode", 0.0)
+    observation.looks.append(made.look(DEMAND, {}, role="main", delay=1000.0))
+    diagnosis = diagnose(observation)
+    assert diagnosis.advice[0].predicted == 0
+    assert "gain not known" in str(diagnosis)
+
+
 def test_rates_come_in_order_with_their_range() -> None:
     rates = diagnose(made.too_few_workers()).rates
     assert [rate.name for rate in rates[:3]] == ["supply", "demand", "actual"]

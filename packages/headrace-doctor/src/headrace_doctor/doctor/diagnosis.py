@@ -40,6 +40,8 @@ MUCH_FASTER = 1.5  # a gain that no noise explains
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
+# A bound is told up to so many times the gain of a step that never waits, as it was measured.
+TELLING = 3.0
 BOUNDS = 1.96  # standard errors on both sides that hold 95 %
 
 
@@ -262,7 +264,7 @@ def advice(case: Case, found: Sequence[Candidate]) -> tuple[Advice, ...]:
             cause=one.kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=finite(one.bound or case.limit),
+            predicted=stated(one.bound or case.limit, case),
             settings=one.settings,
             alone=one.gain if one.ideal else 0.0,
             where=one.where,
@@ -273,9 +275,14 @@ def advice(case: Case, found: Sequence[Candidate]) -> tuple[Advice, ...]:
     return about_speed + saving_memory(case)
 
 
-def finite(bound: float) -> float:
-    """The bound, or 0 if there is none: JSON knows no infinity."""
-    return bound if math.isfinite(bound) else 0.0
+def stated(bound: float, case: Case) -> float:
+    """The bound, or 0 if there is none, or if it says nothing.
+
+    A bound leaves out whatever the step alone may not need, such as waits for a core. If that is most of what
+    was measured of a short step, little is left, and the bound is in the thousands.
+    """
+    telling = bound <= TELLING * case.actual / case.costs.demand
+    return bound if math.isfinite(bound) and telling else 0.0
 
 
 def saving_memory(case: Case) -> tuple[Advice, ...]:
