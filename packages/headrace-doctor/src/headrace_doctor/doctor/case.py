@@ -36,7 +36,7 @@ from headrace_doctor.measure.observed import (
 TAKEN_CORES = "other processes may have taken the cores: headrace doctor shows how busy they are"
 # Of the step alone, what is taken for what not each batch needs at most.
 MOST_IRREGULAR = 0.9
-# Share of the step's time below which loading can't be told from noise.
+# Share of the step's time below which loading can't be distinguished from noise.
 LOADING_THAT_MATTERS = 0.1
 # Share of the cores used by other processes from which on a verdict is less sure.
 OTHERS_THAT_MATTER = 0.25
@@ -90,12 +90,12 @@ class Case:
 
     @property
     def is_busy(self) -> bool:
-        """Whether other processes take a part of the cores that matters."""
+        """True if other processes take a part of the cores that matters."""
         return self.others >= OTHERS_THAT_MATTER * self.costs.cores
 
     @property
     def starved(self) -> bool:
-        """Whether the step waits for data, and would do so on a free machine."""
+        """True if the step waits for data, and would do so on a free machine."""
         if self.stall < STALL_THAT_MATTERS or not self.is_busy:
             return self.stall >= STALL_THAT_MATTERS
         return self.free.seconds - self.free.demand >= STALL_THAT_MATTERS * self.free.seconds
@@ -222,7 +222,7 @@ def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, floa
 def regular_demand(observation: Observation, demand: float) -> float:
     """Seconds of a sample's step alone, of `demand` in all, without what not each batch needs.
 
-    The close look tells it if there is one: a checkpoint that falls into it, and not into the other steps
+    The close look shows it if there is one: a checkpoint that falls into it, and not into the other steps
     alone, is in its time as well as in the sampled share.
     """
     close = observation.phase(PARTS)
@@ -233,7 +233,7 @@ def regular_demand(observation: Observation, demand: float) -> float:
 
 
 def least_step(observation: Observation, phase: Phase | None) -> float:
-    """Seconds that a sample's step takes at least, as far as a phase of the step alone tells, or 0.
+    """Seconds that a sample's step takes at least, as far as a phase of the step alone shows, or 0.
 
     It is what the fastest round of the repeated batches took, without what not each batch needs and without
     the time that the thread waited for a core, less twice the standard error of the mean.
@@ -274,7 +274,7 @@ def seconds_of(observation: Observation) -> float | None:
 
 
 def is_faster(case: Case, phase: Phase) -> bool:
-    """Whether a loader with other settings is faster beyond doubt, or overlaps with the step as none did."""
+    """Returns whether a loader with other settings is surely faster, or overlaps with the step at last."""
     now = case.observation.phase(SUPPLY)
     if now is None or not case.costs.overlaps:
         return True
@@ -304,8 +304,8 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
 
 
 def takes_turns(case: Case) -> bool:
-    """Whether a thread of the training process makes the batches during the step, and both suffer: without
-    workers the step should wait for all that loading costs, and it waits for less than half of that.
+    """Returns whether a thread of the training process makes the batches during the step, and both suffer:
+    without workers the step should wait for all that loading costs, and it waits for less than half.
     """
     costs = case.costs
     matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
@@ -314,7 +314,7 @@ def takes_turns(case: Case) -> bool:
 
 
 def has_stragglers(case: Case) -> bool:
-    """Whether few samples hold much of the loading time."""
+    """Returns whether few samples hold much of the loading time."""
     slow = case.stragglers
     if case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP):
         return False

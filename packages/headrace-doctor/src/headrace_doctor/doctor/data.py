@@ -322,7 +322,7 @@ def below(subject: str, split: Split) -> str:
 
 
 def some(noun: str, what: str, names: Sequence[str]) -> str:
-    r"""How many there are, and the first of them, one per line: ``12 files of 0 bytes\na.jpg\n…``."""
+    r"""Counts them, and lists the first, one per line: ``12 files of 0 bytes\na.jpg\n…``."""
     more = [f"and {len(names) - NAMED:,} more"] if len(names) > NAMED else []
     return "\n".join([f"{plural(len(names), noun)} {what}", *names[:NAMED], *more])
 

@@ -128,7 +128,7 @@ def other_processes(case: Case) -> list[str]:
 
 
 def taken(case: Case) -> str:
-    """How many cores other processes used."""
+    """Says how many cores other processes used."""
     return f"other processes used {case.others:.1f} of {case.costs.cores} cores"
 
 
@@ -296,7 +296,7 @@ def saving_memory(case: Case) -> tuple[Advice, ...]:
 
 
 def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
-    """A diff of the user's own call; what stays as it is is left out."""
+    """A diff of the user's call; what stays unchanged is left out."""
     if candidate.settings.get("headrace"):
         return (
             "-loader = torch.utils.data.DataLoader(…)",
@@ -328,7 +328,7 @@ def rate(phase: Phase, workers: int) -> Rate:
 
 
 def time_shares(case: Case) -> tuple[TimeShare, ...]:
-    """Where the time of the actual phase went: waiting, parts of the step, loops over other loaders."""
+    """Returns the shares of the actual phase's time: waiting, parts of the step, loops over other loaders."""
     whole = max(1e-9, case.phase.ended - case.phase.began)
     waits = sum(case.phase.waits) + sum(case.phase.startups)
     shares = [TimeShare("waiting for data", min(1.0, waits / whole))]

@@ -259,12 +259,12 @@ def _reads_finding(
 
 
 def _fits(storage: Storage, available: int) -> bool:
-    """Whether all files stay in the page cache from one epoch to the next."""
+    """Returns whether all files stay in the page cache from one epoch to the next."""
     return storage.complete and storage.bytes <= FITS * available
 
 
 def _judged(have: float, least: float, enough: float) -> Judgement:
-    """Whether there is enough of something."""
+    """Judges whether there is enough of something."""
     return "bad" if have < least else "note" if have < enough else "good"
 
 

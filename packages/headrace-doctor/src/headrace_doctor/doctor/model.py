@@ -1,4 +1,4 @@
-"""How fast a loader and a training step are together, from what each costs alone.
+"""The speed of a loader and a training step together, from what each costs alone.
 
 The model is that of operational analysis (Denning and Buzen, 1978; for input pipelines Kuchnik et al.,
 Plumber, MLSys 2022): in the long run a sample takes as long as the busiest of what it needs: the step, the
@@ -189,7 +189,7 @@ def _share_out(rows: dict[tuple[str, str], list[float]]) -> None:
 
 
 def is_transform(key: str) -> bool:
-    """Whether the key of a stage names one transform."""
+    """Returns whether the key of a stage names one transform."""
     return key.startswith(CALLING_TRANSFORMS) and key != CALLING_TRANSFORMS
 
 
@@ -231,7 +231,7 @@ def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
 
 
 def place_of(role: str, kind: str, key: str) -> str:
-    """Where a stage ran, for readers, or "" if it is no work on samples."""
+    """Returns where a stage ran, for readers, or "" if it is no work on samples."""
     if key in IDLE or kind == "step":
         return ""
     if kind == "pin":
@@ -249,7 +249,7 @@ def _rank(kind: str) -> int:
 
 
 def sample_durations(observation: Observation, name: str) -> dict[str, Any]:
-    """How long single samples took in a phase, over all processes.
+    """Returns how long single samples took in a phase, over all processes.
 
     Returns:
         "count", "seconds": of all; "median": seconds, within half an octave; "slow_count", "slow_seconds":

@@ -56,7 +56,7 @@ class Checkup:
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast something went in one phase of the examination.
+    """The speed of something in one phase of the examination.
 
     Attributes:
         name: "supply": the loader alone; "demand": the step alone, on repeated batches; "actual": both.
@@ -136,7 +136,7 @@ class Advice:
     Attributes:
         cause: the kind of cause that it answers.
         summary: one line: "num_workers=4 → 12".
-        diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
+        diff: lines as in a unified diff of the user's call, each starting with "-", "+" or " ".
         predicted: times as fast as now at most; 1.0 if it saves memory, and 0.0 if nothing is known.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty if only the user can.

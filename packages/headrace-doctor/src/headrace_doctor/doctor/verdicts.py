@@ -155,7 +155,7 @@ def queues(case: Case) -> list[tuple[dict[str, Any], Phase]]:
 def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
     loader = case.loader
-    if loader.kind == "headrace":  # its native threads stay; processes aren't told apart from them
+    if loader.kind == "headrace":  # its native threads stay; processes can't be distinguished from them
         return
     if not loader.workers or loader.arguments.get("persistent_workers"):
         return
@@ -179,7 +179,7 @@ def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
 
 
 def fewer_threads(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """As many threads for operators as there are cores."""
+    """Proposes as many threads for operators as there are cores."""
     for phase in case.observation.others(DEMAND):
         threads = phase.settings.get("threads")
         if threads is None:
@@ -304,7 +304,7 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
 def less_contention(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     """Cores that are left to the loader, if it is much slower during the step than alone."""
     if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
-        return  # on a busy machine, a note tells what others take
+        return  # on a busy machine, a note reports what others take
     threads, cores = case.observation.threads, case.costs.cores
     fewer = max(1, cores // 2)
     gain = case.costs.together(case.slowdown) / case.costs.seconds

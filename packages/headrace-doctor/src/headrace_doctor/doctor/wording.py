@@ -11,7 +11,7 @@ from headrace_doctor.doctor.verdicts import KINDS
 from headrace_doctor.errors import printable
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
-# A mark and a word, so that a judgement is told without color and without the mark.
+# A mark and a word, so that a judgement shows without color and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
 # What was run for each rate.
 METHOD = {SUPPLY: "the loader alone", DEMAND: "the step alone", ACTUAL: "both together"}
@@ -85,7 +85,7 @@ def times(factor: float) -> str:
 
 
 def measured(phase: str) -> str:
-    """What is measured in a phase of the examination, by its name in `measure.observed`, or "" if
+    """Returns what is measured in a phase of the examination, by its name in `measure.observed`, or "" if
     it isn't for readers."""
     kind, _, settings = phase.partition(" ")
     text = PHASES.get(kind, "")
@@ -133,7 +133,7 @@ def _together(stages: list[StageCost]) -> StageCost:
 
 
 def tally(judgements: Iterable[str]) -> str:
-    """How many are bad and how many notes: "1 bad, 2 notes, 1 unknown, of 14"."""
+    """Counts the bad ones, the notes and the unknown: "1 bad, 2 notes, 1 unknown, of 14"."""
     found = list(judgements)
     bad, notes, unknown = (found.count(kind) for kind in ("bad", "note", "unknown"))
     parts = [f"{bad} bad", f"{notes} note" + "s" * (notes != 1)]

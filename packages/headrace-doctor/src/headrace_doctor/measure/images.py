@@ -1,4 +1,4 @@
-"""Where the images of a data set lie, as torchvision's ImageFolder would find them, and which are bad."""
+"""Finds the images of a dataset as torchvision's ImageFolder would, and those that are bad."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IMPLIED = {
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **{f".{name.lower()}": name for name in ("PNG", "BMP", "WEBP")},
 }
-FORMATS = ("JPEG", "PNG", "GIF", "TIFF", "JPEG2000", "BMP", "WEBP", "AVIF")  # told by their first bytes
+FORMATS = ("JPEG", "PNG", "GIF", "TIFF", "JPEG2000", "BMP", "WEBP", "AVIF")  # recognized by their first bytes
 HEAD = 64  # first bytes of a file that tell what it is
 # Beginnings of files that lie in place of images, in lower case.
 LIKENESSES = (
@@ -178,7 +178,7 @@ def _kind(
 
 
 def _holds_any(path: str) -> bool:
-    """Whether any class folder of a place holds an image."""
+    """Returns whether any class folder of a place holds an image."""
     return any(_has_image(folder) for folder, _ in islice(walk(path, []), 1, BREADTH))
 
 
@@ -237,12 +237,12 @@ def walk(root: str, troubles: Troubles, below: str = "") -> Iterator[tuple[str, 
 
 
 def is_image(name: str) -> bool:
-    """Whether ImageFolder takes a file of this name for an image."""
+    """Returns whether ImageFolder takes a file of this name for an image."""
     return name.lower().endswith(IMG_EXTENSIONS)
 
 
 def is_debris(name: str) -> bool:
-    """Whether a folder of this name was left by a tool and is not a class."""
+    """Returns whether a folder of this name was left by a tool and is not a class."""
     return name.startswith(".") or name in DEBRIS
 
 

@@ -1,4 +1,4 @@
-"""How busy GPUs are, by NVML: `pip install "headrace-doctor[gpu]"`."""
+"""The load of GPUs, by NVML: `pip install "headrace-doctor[gpu]"`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Gpu(NamedTuple):
     Attributes:
         memory_used: bytes, of all processes.
         busy: share of the last moments (1/6 s to 1 s) in which some kernel ran, 0 to 1; 0 if unknown.
-        pids: processes that compute on it, as far as NVML tells; inside a container often none.
+        pids: processes that compute on it, as far as NVML reports them; inside a container often none.
     """
 
     memory_used: int = 0

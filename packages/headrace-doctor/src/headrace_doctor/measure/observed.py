@@ -15,7 +15,7 @@ SUPPLY = "supply"
 LOOP = "loop"  # the supply of another loader
 PARTS = "parts"  # the step alone, sampled closely
 KEPT_BATCHES = 4  # that are given again and again while the step is alone
-# Times as fast; a gain below this can't be told from noise.
+# Times as fast; a gain below this can't be distinguished from noise.
 GAIN_THAT_COUNTS = 1.1
 # Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
 # program input-bound from 5 % on.

@@ -1,4 +1,4 @@
-"""How fast the user's own files can be read from their storage, bypassing the page cache.
+"""Measures how fast the user's files can be read from their storage, bypassing the page cache.
 
 Nothing is written: existing files are read, for about a second per path.
 """
@@ -85,7 +85,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the files were read.
+    """The speed at which the files were read.
 
     Attributes:
         direct: whether O_DIRECT bypassed the page cache; otherwise the kernel was asked to drop the files'
@@ -206,7 +206,7 @@ def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
 
 
 def _is_direct(file: _File) -> bool:
-    """Whether the file system takes reads by O_DIRECT."""
+    """Returns whether the file system takes reads by O_DIRECT."""
     try:
         with _opened(file, direct=True) as handle, mmap.mmap(-1, BLOCK) as page:
             return os.preadv(handle, [page], 0) > 0

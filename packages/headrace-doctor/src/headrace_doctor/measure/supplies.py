@@ -173,7 +173,7 @@ class Supplies:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
                 return self._supply(watched, with_settings(watched.loader, settings), settings, None, kind)
-        except Exception as error:  # a loader of the user's own making may refuse in its own way
+        except Exception as error:  # a user's loader may refuse in its own way
             reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
             self._observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {reason}")
             return None
