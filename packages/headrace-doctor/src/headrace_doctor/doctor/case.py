@@ -274,7 +274,7 @@ def seconds_of(observation: Observation) -> float | None:
 
 
 def is_faster(case: Case, phase: Phase) -> bool:
-    """Returns whether a loader with other settings is surely faster, or overlaps with the step at last."""
+    """Returns whether a loader with other settings is surely faster, or alone overlaps with the step."""
     now = case.observation.phase(SUPPLY)
     if now is None or not case.costs.overlaps:
         return True

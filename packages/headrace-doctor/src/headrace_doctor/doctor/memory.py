@@ -35,7 +35,7 @@ FOR_MEMORY = (
 
 
 def memory_findings(observation: Observation) -> tuple[Finding, ...]:
-    """In order: all of it, prefetched batches, workers that grow, the device."""
+    """The parts in order: all of it, prefetched batches, workers that grow, the device."""
     if observation.loader is None:
         return ()
     made = (find(observation, observation.loader) for find in (_all, _prefetched, _growth, _device))
