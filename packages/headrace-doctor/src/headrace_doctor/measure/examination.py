@@ -58,15 +58,7 @@ class Enough(BaseException):
 
 
 class Examination:
-    """Examines one script.
-
-    Args:
-        observation: filled with the measurements.
-        steps: number of steps of the actual phase, or None for as many as take a few seconds.
-        announce: called with the name of each phase that begins.
-        counted: returns the samplers' counts so far.
-        brief: whether nothing is measured after the actual phase.
-    """
+    """Examines one script: `steps` and `brief` are those of `examine.Job`, `counted` that of `Supplies`."""
 
     def __init__(
         self,
@@ -120,10 +112,10 @@ class Examination:
             self._end_actual(subject)
         if not self._brief:
             if self.observation.phase(DEMAND) is None:
-                self.observation.notes.append(
-                    "the script ended before its step was measured by itself: the demand is that of the"
-                    " steps as they were"
+                note = (
+                    "the script ended before its step was measured by itself: demand is that of usual steps"
                 )
+                self.observation.notes.append(note)
             self._measure_supplies(subject, None)
 
     def close(self) -> None:

@@ -93,12 +93,7 @@ class Counts:
 
 
 class Sampler:
-    """Samples this process's threads, itself left out.
-
-    Args:
-        folder: holds the file with the phase's name; the sampler's own file is written there.
-        role: of this process, "main" or "worker".
-    """
+    """Samples this process's threads but itself; the process's role is "main" or "worker"."""
 
     current: Sampler | None = None  # that of this process
 
@@ -113,7 +108,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="headrace-sampler", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread. Once."""
+        """Starts the thread, once."""
         self._begin(read_phase(self._folder))
         Sampler.current = self
         gc.callbacks.append(self._collected)

@@ -178,8 +178,7 @@ def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage,
 
     Args:
         walked: the thread's stack, as `walk` gives it.
-        state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
-            asleep: for a lock, the GIL, a socket or a timer.
+        state: Linux's letter: "R" on a core or waiting for one, "D" waiting for storage, "S" asleep.
         thread: its name without its number in a pool, or "" for the main thread.
     """
     stack = [_frame(*place) for place in reversed(walked)]

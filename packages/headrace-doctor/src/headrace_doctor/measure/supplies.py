@@ -46,12 +46,7 @@ LOOP_THAT_MATTERS = 0.05
 
 
 class Recorder:
-    """Begins and ends the phases of an observation.
-
-    Args:
-        observation: the phases that end are added to it.
-        announce: called with the name of each phase that begins, and with "" when it ends.
-    """
+    """Begins and ends the phases of an observation, and announces their names, or "" at their end."""
 
     def __init__(self, observation: Observation, announce: Callable[[str], None]) -> None:
         self.observation = observation
@@ -90,12 +85,7 @@ class Recorder:
 
 
 class Supplies:
-    """Measures loaders alone.
-
-    Args:
-        recorder: of the phases.
-        counted: returns the samplers' counts so far.
-    """
+    """Measures loaders alone; `counted` returns the samplers' counts so far."""
 
     def __init__(self, recorder: Recorder, counted: Callable[[], list[dict[str, Any]]]) -> None:
         self._recorder = recorder
@@ -105,9 +95,7 @@ class Supplies:
     def measure(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         """Measures the loader as it is and, if the step waits for it, with other settings.
 
-        Args:
-            watched: the loader.
-            inner: its batches in use, or None to begin with a new iter().
+        It continues with the batches of `inner`, or begins with a new iter() if that is None.
         """
         supply = self._supply(watched, watched.loader, {}, inner)
         actual = self._observation.phase(ACTUAL)
