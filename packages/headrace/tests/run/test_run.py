@@ -132,6 +132,9 @@ def _path(folder: Path) -> str:
 
 
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
+    done = headrace("run", "--epochs", "3", "train.py", folder=tmp_path)
+    assert done.returncode == 2
+    assert "the script's options come after its name" in " ".join(done.stderr.replace("│", "").split())
     done = headrace("run", "missing.py", folder=tmp_path)
     assert done.returncode == 2
     assert "missing.py is neither a file nor a program" in " ".join(done.stderr.split())

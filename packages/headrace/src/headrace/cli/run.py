@@ -62,6 +62,10 @@ def _execute(command: list[str], module: bool, mode: str) -> None:
 
 def _program(command: list[str], module: bool) -> list[str]:
     """The command with the path of the program to execute."""
+    if command[0].startswith("-"):
+        raise typer.BadParameter(
+            f"{command[0]} is no option of this verb; the script's options come after its name."
+        )
     if module:
         return [sys.executable, "-m", *command]
     if Path(command[0]).is_file() and (command[0].endswith(".py") or not os.access(command[0], os.X_OK)):
