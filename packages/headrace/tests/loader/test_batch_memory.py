@@ -344,7 +344,7 @@ print(epochs(10) / before)
 
 
 MILLION = """
-import sys, psutil
+import pickle, sys, psutil
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 import headrace
@@ -357,7 +357,7 @@ next(iter(headrace.DataLoader(ImageFolder(sys.argv[1], transforms.Compose(steps)
 before = psutil.Process().memory_info().rss
 images, labels = next(iter(loader))
 after = psutil.Process().memory_info().rss
-print(loader.plan().native.source.nbytes, after - before)
+print(len(pickle.dumps(loader.plan().native.source)), after - before)
 """
 
 
