@@ -134,7 +134,7 @@ def test_waiting_for_the_lock_has_a_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_dataset_that_the_full_disk_has_no_room_for_is_not_kept(disk: Path) -> None:
     cache = Cache(disk / "cache", 2**30)
-    made = []
+    made: list[Path] = []
     with suppress(OSError):
         while True:
             (disk / f"{len(made)}").touch()
