@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 19
+#define HR_ABI_VERSION 20
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -294,6 +294,36 @@ HR_API int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t dec
  * threads may call it on the same ones. */
 HR_API int32_t hr_pixels_render(const uint8_t* pixels, int32_t width, int32_t height,
                                 hr_render_job* jobs, int32_t count);
+
+/* Deferred memory: bytes without access rights until something touches them, in whatever thread;
+ * then they are made, and are ordinary memory from then on, private to each process after a fork.
+ * A system call that reads untouched memory fails with EFAULT. */
+
+/* Writes the bytes of a piece of deferred memory. It runs in a thread of the library's while the
+ * one that touched the memory waits, and must neither touch deferred memory nor need a lock that
+ * code may hold which touches it (Python's, for one). Other than HR_OK, or a fault of its own: the
+ * process ends, as with a fault of the thread that touched the memory. */
+typedef int32_t (*hr_fill)(void* context, uint8_t* out, uint64_t size);
+
+typedef struct hr_deferred_counts {
+  int64_t live;   /* pieces that are taken, and were not given back */
+  int64_t faults; /* touches that had to wait; several threads may touch the same piece */
+  int64_t fills;
+  int64_t filled_nbytes;
+} hr_deferred_counts;
+
+/* To be called before the others. HR_UNSUPPORTED: there can be no deferred memory here, and
+ * hr_last_error() says why. From now on SIGSEGV has a handler, which passes on what isn't its own. */
+HR_API int32_t hr_deferred_start(void);
+/* Memory for `size` bytes, aligned to 64; NULL: none is left. What `context` points to must live
+ * until it is given back. If another handler of SIGSEGV was installed, ours goes before it. */
+HR_API void* hr_deferred_take(uint64_t size, hr_fill fill, void* context);
+/* 1: untouched, 2: a thread waits for its contents, 3: filled; 0: this is no deferred memory. */
+HR_API int32_t hr_deferred_state(const void* memory);
+HR_API void hr_deferred_give_back(void* memory);
+HR_API void hr_deferred_count(hr_deferred_counts* counts);
+/* An hr_fill: copies `size` bytes from `context`. */
+HR_API int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 #include "codecs/image_decoder.h"
 #include "cpu.h"
 #include "crc32.h"
+#include "deferred/memory.h"
 #include "error.h"
 #include "headrace.h"
 #include "jpeg/entry_points.h"
@@ -491,4 +492,28 @@ int32_t hr_pixels_render(const uint8_t* pixels, int32_t width, int32_t height, h
     const Code code = this_threads_renderer().render_decoded(image, jobs, count);
     return code == Code::kOk ? HR_OK : fail(code, "a crop leaves the image");
   });
+}
+
+int32_t hr_deferred_start(void) {
+  return guarded([]() -> int32_t {
+    const char* const problem = headrace::deferred::start();
+    return problem == nullptr ? HR_OK : fail(Code::kUnsupported, problem);
+  });
+}
+
+void* hr_deferred_take(uint64_t size, hr_fill fill, void* context) {
+  return headrace::deferred::take(size, fill, context);
+}
+
+int32_t hr_deferred_state(const void* memory) {
+  return static_cast<int32_t>(headrace::deferred::state_of(memory));
+}
+
+void hr_deferred_give_back(void* memory) { headrace::deferred::give_back(memory); }
+
+void hr_deferred_count(hr_deferred_counts* counts) { headrace::deferred::read_counts(counts); }
+
+int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size) {
+  std::memcpy(out, context, size);
+  return HR_OK;
 }

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 19
+ABI_VERSION = 20
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -118,6 +118,12 @@ class ImageFacts(Structure):
     _fields_ = (*_fields("uint32_t checksum; int32_t width, height; uint64_t entries_end"),)
 
 
+class DeferredCounts(Structure):
+    """hr_deferred_counts."""
+
+    _fields_ = (*_fields("int64_t live, faults, fills, filled_nbytes"),)
+
+
 # Never a code of the library's: what a status holds until the sample is dealt with.
 UNDECIDED = -1
 
@@ -158,6 +164,12 @@ int32_t hr_image_render(void*, uint64_t, void*, int32_t)
 uint64_t hr_pixels_size(int32_t, int32_t)
 int32_t hr_pixels_decode(void*, uint64_t, uint32_t, void*, int32_t, int32_t)
 int32_t hr_pixels_render(void*, int32_t, int32_t, void*, int32_t)
+int32_t hr_deferred_start()
+void* hr_deferred_take(uint64_t, void*, void*)
+int32_t hr_deferred_state(void*)
+void hr_deferred_give_back(void*)
+void hr_deferred_count(void*)
+int32_t hr_fill_copy(void*, void*, uint64_t)
 int32_t hr_image_decode(int32_t, void*, uint64_t, void*, uint64_t, int32_t, int32_t, int32_t, int32_t, void*)
 """
 
