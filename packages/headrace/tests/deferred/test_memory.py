@@ -1,4 +1,4 @@
-"""Arrays and tensors on deferred memory are like others, for whatever reads, changes, copies or sends them."""
+"""Arrays and tensors on deferred memory are like others for whatever reads, changes, copies or sends them."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_memory_that_was_changed_stays_changed() -> None:
 
 
 def test_what_still_shows() -> None:
-    """NumPy and torch can't make memory larger in place that isn't theirs; it is written on the page of docs."""
+    """NumPy and torch can't make memory larger in place that isn't theirs."""
     array = deferred_array()
     assert not array.flags.owndata
     with pytest.raises(ValueError, match="own"):
@@ -228,7 +228,7 @@ def torch_saved(array: Pixels, path: Path) -> bytes:
     return torch.load(path).numpy().tobytes()  # type: ignore[no-any-return]
 
 
-def sent_by_socket(array: Pixels, path: Path) -> bytes:  # noqa: ARG001
+def sent_by_socket(array: Pixels, path: Path) -> bytes:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.send(array.data[:2])
@@ -236,7 +236,7 @@ def sent_by_socket(array: Pixels, path: Path) -> bytes:  # noqa: ARG001
         return theirs.recv(array[:2].nbytes) + array[2:].tobytes()
 
 
-def sent_by_connection(array: Pixels, path: Path) -> bytes:  # noqa: ARG001
+def sent_by_connection(array: Pixels, path: Path) -> bytes:
     ours, theirs = multiprocessing.Pipe()
     ours.send_bytes(array[:2].data.cast("B"))
     return theirs.recv_bytes() + array[2:].tobytes()
