@@ -74,7 +74,8 @@ typedef struct hr_pipeline {
   int32_t layout;                /* 0 NCHW, 1 NHWC */
   int32_t pillow_vertical_first; /* 1: resize like Pillow >= 13, 0: like Pillow 12 */
   uint32_t decoders;             /* bit i: decoder i of hr_decoder_name() may be used */
-  int32_t channels;              /* of every output: 3, or 1 for the first of three equal ones */
+  int32_t channels; /* of every output: 3, or 1 for the first of three equal ones; 4: as Pillow keeps
+                     * RGB in memory, a fourth byte of 255 after each pixel (uint8 NHWC, no table) */
   int32_t gray;                  /* 1: files are decoded as convert("L") gives them, three times */
   int32_t upright; /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
   int32_t views;   /* images that a sample consists of, which the ops give one below the other and
@@ -324,6 +325,22 @@ HR_API void hr_deferred_give_back(void* memory);
 HR_API void hr_deferred_count(hr_deferred_counts* counts);
 /* An hr_fill: copies `size` bytes from `context`. */
 HR_API int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size);
+
+/* What hr_fill_image() makes an image of. */
+typedef struct hr_image_fill {
+  const uint8_t* data;   /* the file, which hr_image_check() has approved */
+  uint64_t size;         /* in bytes */
+  const uint8_t* pixels; /* what hr_pixels_decode() gave of it; NULL: it is decoded */
+  int32_t width;         /* of the whole image */
+  int32_t height;
+  hr_render_job job; /* its output is ignored */
+} hr_image_fill;
+
+/* HR_OK: hr_fill_image() can make this image. */
+HR_API int32_t hr_image_fill_check(const hr_image_fill* image);
+/* An hr_fill: the image of a hr_image_fill, the context. Where the data of a JPEG are damaged, it
+ * is decoded as Pillow does, which makes do with what there is. */
+HR_API int32_t hr_fill_image(void* context, uint8_t* out, uint64_t size);
 
 #ifdef __cplusplus
 }

@@ -87,7 +87,9 @@ const char* check_pipeline(const hr_pipeline* p) {
   }
   if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
   if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
-  if (p->channels != 1 && p->channels != 3) return "the pipeline's channels must be 1 or 3";
+  const bool pillows = p->channels == 4 && p->dtype == 0 && p->layout == 1 && p->table == nullptr;
+  if (p->channels != 1 && p->channels != 3 && !pillows)
+    return "the pipeline's channels must be 1 or 3, or 4 for rows of uint8 pixels";
   if (p->table == nullptr && p->dtype != 0) return "a dtype other than uint8 needs a table";
   return headrace::check_ops(*p);
 }
@@ -516,4 +518,34 @@ void hr_deferred_count(hr_deferred_counts* counts) { headrace::deferred::read_co
 int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size) {
   std::memcpy(out, context, size);
   return HR_OK;
+}
+
+int32_t hr_image_fill_check(const hr_image_fill* image) {
+  return guarded([&]() -> int32_t {
+    hr_render_job job = image->job;
+    job.output = &job;
+    if (image->data == nullptr) return fail(Code::kInvalidArgument, "no data");
+    if (const char* problem = check_render_jobs(&job, 1))
+      return fail(Code::kInvalidArgument, problem);
+    const Code code = this_threads_renderer().check_ops(job);
+    return code == Code::kOk ? HR_OK : fail(code);
+  });
+}
+
+int32_t hr_fill_image(void* context, uint8_t* out, uint64_t) {
+  return guarded([&]() -> int32_t {
+    const auto& image = *static_cast<const hr_image_fill*>(context);
+    headrace::Renderer& renderer = this_threads_renderer();
+    hr_render_job job = image.job;
+    job.output = out;
+    Code code;
+    if (image.pixels != nullptr) {
+      const headrace::Size size = {image.width, image.height};
+      code = renderer.render_decoded(headrace::whole_in(image.pixels, size), &job, 1);
+    } else {
+      code = renderer.render(image.data, image.size, &job, 1);
+      if (code != Code::kOk) code = renderer.render_damaged(image.data, image.size, &job);
+    }
+    return code == Code::kOk ? job.code : fail(code);
+  });
 }

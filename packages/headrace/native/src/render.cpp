@@ -145,6 +145,21 @@ Code Renderer::render_decoded(const ConstImageView& image, hr_render_job* jobs, 
   return Code::kOk;
 }
 
+Code Renderer::render_damaged(const uint8_t* data, size_t size, hr_render_job* job) {
+  const Code code = open(data, size);
+  if (code != Code::kOk) return code;
+  Image whole;
+  const ImageView pixels = whole.reshape(decoder_.size().width, decoder_.size().height);
+  if (pixels.data == nullptr) return Code::kOutOfMemory;
+  const Code decoded = decoder_.decode_damaged(pixels);
+  return decoded == Code::kOk ? render_decoded(pixels, job, 1) : decoded;
+}
+
+Code Renderer::check_ops(const hr_render_job& job) {
+  const Size window = {job.window[2], job.window[3]};
+  return build_program(*job.pipeline, job.draws, window, &program_);
+}
+
 Code Renderer::decode(uint32_t decoders, const Rect& rect, ImageView* pixels) {
   *pixels = decoded_.reshape(rect.w, rect.h);
   if (pixels->data == nullptr) return Code::kOutOfMemory;

@@ -34,6 +34,12 @@ class Renderer {
   // written.
   Code render_decoded(const ConstImageView& image, hr_render_job* jobs, int count);
 
+  // As render(), of a file that check() approves, and that no decoder takes.
+  Code render_damaged(const uint8_t* data, size_t size, hr_render_job* job);
+
+  // Whether the ops of a job can be done, which doesn't depend on pixels.
+  Code check_ops(const hr_render_job& job);
+
   // kOk where Pillow is certain to decode all of this file without an error. Reads nothing past its
   // end.
   Code check(const uint8_t* data, size_t size);

@@ -27,8 +27,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace._native import ffi
+from headrace.deferred.steps import PillowOp
 from headrace.engine.lower import draws_of
-from headrace.lazy.steps import PillowOp
 from headrace.plan.pointwise import build_table, look_up
 from headrace.plan.transform import READ_SO, lower_transform
 from headrace.records import Draw, Mode, SampleKey

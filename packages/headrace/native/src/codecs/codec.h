@@ -45,6 +45,9 @@ class Codec {
   virtual Code decode(uint32_t allowed, const Rect& rect, const ImageView& out,
                       int32_t* decoder) = 0;
 
+  // All pixels of a file whose check() was kOk, but not its decode(): those that Pillow gives.
+  virtual Code decode_damaged(const ImageView&) { return Code::kUnsupported; }
+
   // How the file that was opened last is to be turned. False where that is Pillow's to say.
   virtual bool read_orientation(Orientation* orientation) const = 0;
 

@@ -19,6 +19,7 @@ class JpegCodec final : public Codec {
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
+  Code decode_damaged(const ImageView& out) override;
   bool read_orientation(Orientation* orientation) const override;
   bool is_gray() const override { return file_.header.components == 1; }
 
@@ -67,6 +68,10 @@ Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
     if (code == Code::kOk || code == Code::kOutOfMemory) return code;
   }
   return code;
+}
+
+Code JpegCodec::decode_damaged(const ImageView& out) {
+  return jpeg::make_libjpeg_damage_decoder()->decode(file_, {0, 0, out.width, out.height}, out);
 }
 
 bool JpegCodec::read_orientation(Orientation* orientation) const {

@@ -51,5 +51,7 @@ const std::vector<DecoderVariant>& decoder_variants();
 std::unique_ptr<Decoder> make_own_decoder();
 std::unique_ptr<Decoder> make_libjpeg_crop_decoder();
 std::unique_ptr<Decoder> make_libjpeg_full_decoder();
+// Not a variant: makes do with what can be read of damaged data, as Pillow does.
+std::unique_ptr<Decoder> make_libjpeg_damage_decoder();
 
 }  // namespace headrace::jpeg

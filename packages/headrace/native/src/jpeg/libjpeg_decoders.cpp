@@ -12,6 +12,7 @@ namespace {
 enum class Reach {
   kWholeFile,  // decode all of it, so that damage anywhere is noticed
   kRectangle,  // skip what lies outside the rectangle, as far as libjpeg can
+  kDamaged,    // all of it, and make do with what can be read of damaged data, as Pillow does
 };
 
 // A narrower window could switch fancy upsampling off: libjpeg does that where a component is at
@@ -34,7 +35,7 @@ class LibjpegDecoder final : public Decoder {
  public:
   explicit LibjpegDecoder(Reach reach) : reach_(reach) {}
 
-  // kOk only where libjpeg had nothing to warn about.
+  // kOk only where libjpeg had nothing to warn about, unless damage is expected.
   Code decode(const File& file, const Rect& rect, const ImageView& out) override;
 
  private:
@@ -65,9 +66,10 @@ Code LibjpegDecoder::decode(const File& file, const Rect& rect, const ImageView&
   jpeg_create_decompress(&cinfo_);
   Code code = open(file, rect);
   if (code == Code::kOk) {
-    code = reach_ == Reach::kWholeFile ? read_whole_file(rect, out) : read_rectangle(rect, out);
+    code = reach_ == Reach::kRectangle ? read_rectangle(rect, out) : read_whole_file(rect, out);
   }
-  if (code == Code::kOk && guard_.warnings() > 0) code = Code::kCorrupt;
+  const bool strict = reach_ != Reach::kDamaged;
+  if (strict && code == Code::kOk && guard_.warnings() > 0) code = Code::kCorrupt;
   jpeg_destroy_decompress(&cinfo_);
   return code;
 }
@@ -150,6 +152,9 @@ bool LibjpegDecoder::copy_rows(const Rect& rect, int first_column, const ImageVi
 
 std::unique_ptr<Decoder> make_libjpeg_full_decoder() {
   return std::make_unique<LibjpegDecoder>(Reach::kWholeFile);
+}
+std::unique_ptr<Decoder> make_libjpeg_damage_decoder() {
+  return std::make_unique<LibjpegDecoder>(Reach::kDamaged);
 }
 std::unique_ptr<Decoder> make_libjpeg_crop_decoder() {
   return std::make_unique<LibjpegDecoder>(Reach::kRectangle);

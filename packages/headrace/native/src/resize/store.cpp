@@ -134,6 +134,20 @@ void store_values(int width, int height, const SampleOutput& out, const Target& 
   if (stream) kernels.publish();
 }
 
+// Pillow's fourth byte of an RGB pixel.
+void store_opaque(const ConstImageView& source, const Target& target) {
+  for (int y = 0; y < source.height; ++y) {
+    uint8_t* const to = target.at(y, 0);
+    const uint8_t* const from = source.row(y);
+    for (size_t x = 0; x < static_cast<size_t>(source.width); ++x) {
+      uint32_t pixel;
+      std::memcpy(&pixel, from + 4 * x, 4);
+      pixel |= 0xFF000000u;
+      std::memcpy(to + 4 * x, &pixel, 4);
+    }
+  }
+}
+
 void rgb(const uint8_t* rgbx, int width, uint8_t* out) {
   for (int x = 0; x < width; ++x, rgbx += 4, out += 3) std::memcpy(out, rgbx, 3);
 }
@@ -156,6 +170,10 @@ const StoreKernels kScalarStore = {rgb,
 
 void store_rows(const ConstImageView& source, const SampleOutput& out, int x, int y) {
   const Target target(out, x, y);
+  if (out.channels == 4) {
+    store_opaque(source, target);
+    return;
+  }
   const StoreKernels kernels = active_kernels();
   if (out.table == nullptr && out.channels == 3) {
     store_levels(source, out, target, kernels);

@@ -27,7 +27,8 @@ struct SampleOutput {
   Layout layout = Layout::kNchw;
   const void* table = nullptr;  // [channels][256] of dtype: the value of each level of each
                                 // channel; nullptr: the level itself (uint8 only)
-  int channels = 3;             // 3, or 1: the first of the image's
+  int channels = 3;  // 3, or 1: the first of the image's; or 4: as Pillow keeps RGB in memory
+                     // (kNhwc, without a table)
 };
 
 // Stores `rows` RGBX rows of `source` (width pixels each) as rows y .. y + source.height of the

@@ -118,6 +118,15 @@ class ImageFacts(Structure):
     _fields_ = (*_fields("uint32_t checksum; int32_t width, height; uint64_t entries_end"),)
 
 
+class ImageFill(Structure):
+    """hr_image_fill."""
+
+    _fields_ = (
+        *_fields("void* data; uint64_t size; void* pixels; int32_t width, height"),
+        ("job", RenderJob),
+    )
+
+
 class DeferredCounts(Structure):
     """hr_deferred_counts."""
 
@@ -170,6 +179,8 @@ int32_t hr_deferred_state(void*)
 void hr_deferred_give_back(void*)
 void hr_deferred_count(void*)
 int32_t hr_fill_copy(void*, void*, uint64_t)
+int32_t hr_image_fill_check(void*)
+int32_t hr_fill_image(void*, void*, uint64_t)
 int32_t hr_image_decode(int32_t, void*, uint64_t, void*, uint64_t, int32_t, int32_t, int32_t, int32_t, void*)
 """
 

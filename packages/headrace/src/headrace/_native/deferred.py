@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace._native import abi, ffi
+from headrace._native import abi, ffi, render
 from headrace.errors import NativeError
 
 UNTOUCHED, WANTED, FILLED = 1, 2, 3  # states of memory; 0: it isn't deferred
@@ -43,18 +45,21 @@ def problem() -> str | None:
 
 def _give_back(memory: Any) -> None:
     ffi.library().hr_deferred_give_back(memory.address)
+    if memory.freed is not None:
+        memory.freed()
 
 
 @cache
 def _memory_of(power: int) -> Any:
     """The class of buffers of 2 ** `power` bytes, which are given back with the last array or image on them.
     ctypes needs one for each size."""
-    members = {"__del__": _give_back, "__slots__": ("address", "keep")}
+    members = {"__del__": _give_back, "__slots__": ("address", "freed", "keep")}
     return type("DeferredMemory", (ctypes.c_uint8 * (1 << power),), members)
 
 
 def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
-    """A buffer of at least `nbytes` bytes, of which only those may be touched, or None if there is none.
+    """A buffer of at least `nbytes` bytes, of which only those may be touched, or None if there is none. What
+    is set as its `freed` is called once it is given back.
 
     Args:
         fill: address of a native function, an ``hr_fill``.
@@ -65,7 +70,7 @@ def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
     if address is None:
         return None
     memory = _memory_of((nbytes - 1).bit_length()).from_address(address)
-    memory.address, memory.keep = address, keep
+    memory.address, memory.keep, memory.freed = address, keep, None
     return memory
 
 
@@ -75,12 +80,15 @@ def state(address: int) -> int:
     return result
 
 
+def touch(address: int) -> None:
+    """Has the bytes of deferred memory made, if they weren't."""
+    _ = ctypes.c_uint8.from_address(address).value
+
+
 @cache
 def copying() -> int:
     """The address of a fill that copies memory, whose address is its context."""
-    address = ctypes.cast(ffi.library().hr_fill_copy, ctypes.c_void_p).value
-    assert address is not None
-    return address
+    return ctypes.cast(ffi.library().hr_fill_copy, ctypes.c_void_p).value or 0
 
 
 def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
@@ -90,6 +98,69 @@ def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
     if memory is None:
         return None
     return np.frombuffer(memory, np.uint8, source.nbytes).reshape(source.shape)
+
+
+# hr_image_fill and hr_pipeline, field by field: packing them takes a fifth of the time of ctypes' structs.
+_FILL = struct.Struct("=3Q18i3Q")
+_PIPELINE = struct.Struct("=Q12iqQ")
+
+
+class ImageFill:
+    """An image of a file, as it is made when its memory is first touched: hr_image_fill.
+
+    Args:
+        data: the file, which `ffi.image_decodes` approves.
+        decoded: all of its pixels, or None if they are decoded at the touch.
+        geometry: crop, width, height and filter of the resize, window, and 1 for each flip, in the order of
+            hr_render_job.
+        pipeline: what is done to the window, and how it is stored.
+        draws: as in `render.RenderJob`.
+        size: (width, height) of the result, if it isn't the pipeline's.
+    """
+
+    __slots__ = ("_keep", "address")
+
+    def __init__(
+        self,
+        data: bytes,
+        decoded: render.DecodedImage | None,
+        geometry: Sequence[int],
+        pipeline: ffi.Pipeline,
+        draws: npt.NDArray[np.float64],
+        size: tuple[int, int],
+    ) -> None:
+        block = (ctypes.c_char * (_FILL.size + _PIPELINE.size))()
+        self.address = ctypes.addressof(block)
+        self._keep = block, data, decoded, pipeline, draws
+        rules = pipeline.struct
+        _FILL.pack_into(
+            block,
+            0,
+            *(_address_of(data), len(data)),
+            *((0, 0, 0) if decoded is None else (decoded.address, *decoded.size)),
+            *geometry,
+            *(rules.pillow_vertical_first, rules.decoders, abi.OK),
+            *(self.address + _FILL.size, draws.ctypes.data if len(draws) else 0, 0),
+        )
+        ctypes.memmove(self.address + _FILL.size, pipeline.pointer, _PIPELINE.size)
+        _HEIGHT_AND_WIDTH.pack_into(block, _FILL.size + abi.Pipeline.height.offset, size[1], size[0])
+
+    def check(self) -> None:
+        """Raises NativeError if it can't be made."""
+        ffi.check(ffi.library().hr_image_fill_check(self.address))
+
+
+_HEIGHT_AND_WIDTH = struct.Struct("=2i")
+
+
+def _address_of(data: bytes) -> int:
+    return ctypes.c_void_p.from_buffer(ctypes.c_char_p(data)).value or 0
+
+
+@cache
+def filling_image() -> int:
+    """The address of a fill whose context is that of an `ImageFill`."""
+    return ctypes.cast(ffi.library().hr_fill_image, ctypes.c_void_p).value or 0
 
 
 def counts() -> DeferredCounts:

@@ -38,7 +38,7 @@ def render_file(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.
     """
-    structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
+    structs = (abi.RenderJob * len(jobs))(*[lowered(job) for job in jobs])
     ffi.check(ffi.library().hr_image_render(data, len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]
 
@@ -48,7 +48,7 @@ class DecodedImage:
 
     Args:
         data: the file.
-        size: its (width, height).
+        size: its (width, height), as the attribute.
         decoders: bit i allows decoder i.
 
     Raises:
@@ -57,20 +57,21 @@ class DecodedImage:
     """
 
     def __init__(self, data: bytes, size: tuple[int, int], decoders: int) -> None:
-        self._size = size
+        self.size = size
         self._pixels = np.empty(ffi.library().hr_pixels_size(*size), np.uint8)
-        self._address = self._pixels.ctypes.data
-        ffi.check(ffi.library().hr_pixels_decode(data, len(data), decoders, self._address, *size))
+        self.address = self._pixels.ctypes.data
+        ffi.check(ffi.library().hr_pixels_decode(data, len(data), decoders, self.address, *size))
 
     def render(self, jobs: Sequence[RenderJob]) -> list[bool]:
         """Makes an image for each job; returns whether it could. Several threads may call it at once.
         Raises NativeError if a box leaves the image; no image is made then."""
-        structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
-        ffi.check(ffi.library().hr_pixels_render(self._address, *self._size, structs, len(jobs)))
+        structs = (abi.RenderJob * len(jobs))(*[lowered(job) for job in jobs])
+        ffi.check(ffi.library().hr_pixels_render(self.address, *self.size, structs, len(jobs)))
         return [struct.code == abi.OK for struct in structs]
 
 
-def _lowered(job: RenderJob) -> abi.RenderJob:
+def lowered(job: RenderJob) -> abi.RenderJob:
+    """A job as native code takes it."""
     pipeline = job.pipeline
     return abi.RenderJob(
         crop=job.crop,

@@ -14,7 +14,6 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import default_collate
 
-from headrace import lazy
 from headrace._native import abi
 from headrace._native.decoders import decoder_bits
 from headrace._torch_compat import pin_memory
@@ -215,9 +214,7 @@ class NativeHead:
             with source.open(key.sample) as file:
                 opened = Image.open(file)
                 # What a JPEG's header says stays; other formats have more to say behind their pixels.
-                image.info = dict(
-                    (opened if opened.format == "JPEG" else lazy.open(file).convert(prefix.mode)).info
-                )
+                image.info = dict((opened if opened.format == "JPEG" else opened.convert(prefix.mode)).info)
             if prefix.upright:
                 image.info = _upright_info(image.info)
         return image

@@ -146,6 +146,7 @@ def _of_pillow() -> Iterator[Function]:
     yield from _members(Image, ("open",), PLANS)
     for kind in (Image.Image, *FILES):
         yield from _members(kind, (*METHODS, *FILE_METHODS), IMAGES)
+    yield from _members(ImageFile.ImageFile, ("__init__",), IMAGES)
     for module, keys in PIL_FUNCTIONS.items():
         yield from _members(module, keys, IMAGES)
     for base in dict.fromkeys(base for kind in FILTERS for base in kind.__mro__[:-1]):

@@ -150,7 +150,7 @@ class WorkerPool:
             "guard": guard,
         }
         if config.lazy and self._method == "fork" and "PIL.Image" in sys.modules:
-            importlib.import_module("headrace.lazy.recording")  # here once, rather than in every worker
+            importlib.import_module("headrace.deferred.recording")  # here once, rather than in every worker
         if config.pin_memory:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))

@@ -197,9 +197,9 @@ class _Worker:
             raise RuntimeError(STOPPED.format("worker_init_fn")) from error
         # Last, as what user_init replaces is left alone. To import it for nothing would take a while.
         if start.lazy and "PIL.Image" in sys.modules:
-            from headrace import lazy
+            from headrace import deferred
 
-            self._lazy_counts = lazy.start_worker()
+            self._lazy_counts = deferred.start_worker()
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:

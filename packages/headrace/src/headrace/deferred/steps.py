@@ -32,22 +32,6 @@ LARGEST_COEFFICIENT = 1e6
 Levels = tuple[int, ...]
 
 
-class StandsFor(type):
-    """The class of classes that equal another, `stands_for`, where classes are compared or looked up.
-
-    `type(image) == Image.Image` is true, and `{Image.Image: …}[type(image)]` is found; torchvision's `fill`
-    and `dtype` may be such dicts.
-    """
-
-    stands_for: type
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.stands_for
-
-    def __hash__(cls) -> int:
-        return hash(cls.stands_for)
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """An op with its numbers.
@@ -214,7 +198,7 @@ class Store:
         dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
         rows_of_pixels: whether the three values of a pixel lie side by side.
         keep: what the address is valid with.
-        channels: 3, or 1 for the first of three equal ones.
+        channels: 3, or 1 for the first of three equal ones; 4: as Pillow keeps RGB in memory.
     """
 
     values: int | None
@@ -225,6 +209,7 @@ class Store:
 
 
 RGB_ROWS = Store(None, 0, True)
+PILLOW_ROWS = Store(None, 0, True, channels=4)
 GRAY_ROWS = Store(None, 0, True, channels=1)
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections import Counter
 from types import FrameType, FunctionType, MethodType
 from typing import Any
@@ -58,8 +59,19 @@ def stop() -> None:
     _notes = None
 
 
+def is_noting() -> bool:
+    """Whether somebody wants to know."""
+    return _notes is not None
+
+
+def is_reader(depth: int) -> bool:
+    """Whether the caller, `depth` functions up, is Pillow, which calls `load` before it reads pixels."""
+    frame = sys._getframe(depth + 1)
+    return _package(frame.f_globals.get("__name__")) == "PIL" and frame.f_code.co_name != "load"
+
+
 def note_pixels() -> None:
-    """To be called where the pixels of a lazy image are read."""
+    """To be called where the pixels of a deferred image are read."""
     if _notes is None:
         return
     frame = inspect.currentframe()

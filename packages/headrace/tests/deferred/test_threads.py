@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from support.deferred_images import both
 from support.jpegs import jpeg
-from support.lazy_images import both
 from support.odd_files import saved
 
 READS: list[Callable[[Any], Any]] = [

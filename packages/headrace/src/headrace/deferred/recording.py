@@ -4,13 +4,13 @@ In worker processes these are replaced when they start, and nothing else is look
 is replaced if the program has put a function of its own in place of any that this stands for
 (`headrace.transforms.patches`):
 
-- `PIL.Image.open` gives lazy images (`headrace.lazy.image`).
+- `PIL.Image.open` gives lazy images (`headrace.deferred.image`).
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
   get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
   functions stay what they are.
 - `GaussianBlur` of v1, which has no such implementation, records when it is called. `RandomResizedCrop` and
   `ColorJitter` of v1 draw the same numbers when they are called, but make fewer tensors of them.
-- The `Compose` of v1 and v2 has native code make the tensor (`headrace.lazy.conversion`).
+- The `Compose` of v1 and v2 has native code make the tensor (`headrace.deferred.conversion`).
 
 Where a transform comes from makes no difference: an attribute of the dataset or of one inside of it, a class
 of the user's, a closure, or a function that a Hugging Face dataset calls.
@@ -37,8 +37,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
-from headrace.lazy import conversion
-from headrace.lazy.image import Recorded
+from headrace.deferred import conversion, images
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
@@ -167,14 +166,14 @@ KERNELS: dict[str, Callable[..., Found]] = {
 
 def _recorded(image: Any, found: Callable[..., Found], *args: Any, **kwargs: Any) -> Image.Image | None:
     """The lazy image after a step; None where it isn't recorded."""
-    if not isinstance(image, Recorded) or image.mode not in ("RGB", "L"):
+    if not images.may_record(image) or image.mode not in ("RGB", "L"):
         return None
     try:
         step = found(image, *args, **kwargs)
     except (TypeError, ValueError, NoNativeForm):
         return None  # the original says what is wrong with its arguments
     # The file is read only now, where the original reads it, and may raise an error.
-    return None if step is None else image.after(*step)
+    return None if step is None else images.after(image, *step)
 
 
 def _recording_step(original: Function, found: Callable[..., Found]) -> Function:
@@ -195,13 +194,13 @@ _ADJUSTMENTS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "ad
 NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, and takes a central one
 
 
-def _calling(kind: type, transform: Callable[[Any, Recorded], Any]) -> Function:
+def _calling(kind: type, transform: Callable[[Any, Image.Image], Any]) -> Function:
     """`__call__` of `kind`, by `transform` for a lazy image where the object does what its class does."""
     above: Any = kind  # a subclass may have another class's __call__ between
 
     @functools.wraps(nn.Module.__call__)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        single = type(self) is kind and len(args) == 1 and not kwargs and isinstance(args[0], Recorded)
+        single = type(self) is kind and len(args) == 1 and not kwargs and images.may_record(args[0])
         if not single or find_change(self) is not None:
             return super(above, self).__call__(*args, **kwargs)
         return transform(self, args[0])
@@ -209,7 +208,7 @@ def _calling(kind: type, transform: Callable[[Any, Recorded], Any]) -> Function:
     return call
 
 
-def _blur(self: Any, image: Recorded) -> Any:
+def _blur(self: Any, image: Image.Image) -> Any:
     """As written, but for the work on pixels."""
     blur: Any = v1.functional.gaussian_blur
     if blur is not _GAUSSIAN_BLUR:
@@ -219,7 +218,7 @@ def _blur(self: Any, image: Recorded) -> Any:
     return blur(image, self.kernel_size, [sigma, sigma]) if blurred is None else blurred
 
 
-def _crop(self: Any, image: Recorded) -> Any:
+def _crop(self: Any, image: Image.Image) -> Any:
     """As written, but for how numbers are drawn: the same ones, by the same functions of torch in the same
     order, without a dozen tensors around them."""
     number = torch.empty(1)
@@ -239,7 +238,7 @@ def _is_pair(bounds: Any) -> bool:
 
 
 def _drawn_box(
-    image: Recorded, number: torch.Tensor, scale: Sequence[float], ratio: Sequence[float]
+    image: Image.Image, number: torch.Tensor, scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int] | None:
     """(top, left, height, width); None: none of ten fits. `number` is where numbers are drawn."""
     width, height = image.size
@@ -259,7 +258,7 @@ def _logarithms(*ratios: float) -> list[float]:
     return torch.log(torch.tensor(ratios)).tolist()
 
 
-def _jitter_colors(self: Any, image: Recorded) -> Any:
+def _jitter_colors(self: Any, image: Image.Image) -> Any:
     """As written, but for numbers in place of tensors, of which it compares up to ten."""
     order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)
     for which in order.tolist():

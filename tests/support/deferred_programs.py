@@ -308,8 +308,8 @@ COLLATES: list[Callable[[list[Any]], Any]] = [
 _ADDRESS = re.compile(r"0x[0-9A-Fa-f]+")
 # Names of classes, which a lazy image cannot hide.
 _NAMES = {
-    "headrace.lazy.image.LazyJpegFile": "PIL.JpegImagePlugin.JpegImageFile",
-    "headrace.lazy.image.LazyImage": "PIL.Image.Image",
+    "headrace.deferred.image.LazyJpegFile": "PIL.JpegImagePlugin.JpegImageFile",
+    "headrace.deferred.image.LazyImage": "PIL.Image.Image",
     "LazyJpegFile": "JpegImageFile",
     "LazyPngFile": "PngImageFile",
     "LazyWebpFile": "WebPImageFile",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImagePalette
 
+from support.deferred_images import both
 from support.jpegs import jpeg
-from support.lazy_images import both
 from support.odd_files import saved
 
 COLORS = bytes((3 * entry + 100 * channel) % 256 for entry in range(256) for channel in range(3))

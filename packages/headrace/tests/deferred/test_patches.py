@@ -27,9 +27,8 @@ from torchvision.transforms.v2 import functional as F2  # noqa: N812
 from torchvision.transforms.v2.functional import _utils
 
 import headrace
-from headrace import lazy
-from headrace.lazy import recording
-from headrace.lazy.image import LazyFile, Recorded
+from headrace import deferred
+from headrace.deferred import recording
 from headrace.transforms.patches import IMAGES, RECORDING, TABLE, Function, find_patched, stopped_by
 from support.equal import same
 from support.jpegs import image_folder
@@ -233,14 +232,14 @@ def test_nothing_is_replaced_that_stands_for_a_replaced_function(
     put(monkeypatch, ROWS[name], patch_of(ROWS[name]))
     assert name in [function.text for function, _ in find_patched()]
     before, (path, *_) = [vars(v1.Compose).copy(), vars(v2.Compose).copy()], folder.rglob("*.jpg")
-    lazy.install()
+    deferred.install()
     recording.start()
     try:
         with Image.open(path) as image:
             opened = type(image)
         during = [vars(v1.Compose).copy(), vars(v2.Compose).copy()]
     finally:
-        lazy.uninstall()
+        deferred.uninstall()
         recording.stop()
     stopped = stopped_by(find_patched())
     assert (opened is JpegImageFile) == (IMAGES in stopped or name == "PIL.Image.OPEN['JPEG']")
@@ -343,9 +342,9 @@ def test_a_plug_in_of_the_users_reads_files(kind: str, folder: Path, monkeypatch
 
 def test_a_plug_in_registered_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Image.OPEN, "JPEG", Image.OPEN["JPEG"])
-    lazy.install()
+    deferred.install()
     Image.register_open("JPEG", OwnJpeg, Image.OPEN["JPEG"][1])
-    lazy.uninstall()
+    deferred.uninstall()
     assert Image.OPEN["JPEG"][0] is OwnJpeg
 
 

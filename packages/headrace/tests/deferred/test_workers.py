@@ -18,7 +18,6 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import headrace
-from headrace import lazy
 from support.equal import same
 from support.jpegs import image_folder
 
@@ -133,7 +132,7 @@ def test_images_are_lazy_in_worker_processes_only(folder: Path) -> None:
     def kinds(**options: Any) -> set[str]:
         return {kind for batch in headrace.DataLoader(Kinds(folder), 2, **options) for kind in batch}
 
-    assert kinds(num_workers=2) == {lazy.LazyJpegFile.__name__}
+    assert kinds(num_workers=2) == {"JpegImageFile"}
     assert kinds(num_workers=2, lazy=False) == {"JpegImageFile"}
     assert kinds(num_workers=0) == {"JpegImageFile"}
     assert kinds(num_workers=2, worker_kind="thread") == {"JpegImageFile"}
@@ -246,7 +245,7 @@ def with_own_tensors_in_a_dict(image: Image.Image) -> torch.Tensor:
 
 
 CROP, TENSOR = v1.RandomCrop(16), v1.ToTensor()
-PLACE = r" \(\S*test_lazy_workers.py:\d+\)"
+PLACE = r" \(\S*test_workers.py:\d+\)"
 # Python 3.10 does not say which class a method's code is of.
 CALL = r"(AddNoise\.)?__call__"
 # Of 8 files, those that aren't decoded at once: 6 or 7.

@@ -7,20 +7,28 @@ bit for bit as Pillow would have done it step by step.
 
 from __future__ import annotations
 
-import io
 import itertools
 import threading
 import zlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from headrace._native import render
+from headrace._native import deferred, render
+from headrace.deferred.steps import (
+    GRAY_ROWS,
+    MAX_STEPS,
+    PILLOW_ROWS,
+    RGB_ROWS,
+    PillowPoint,
+    Step,
+    Store,
+    allowed_decoders,
+    native_form,
+)
 from headrace.errors import NativeError
-from headrace.lazy.steps import GRAY_ROWS, MAX_STEPS, RGB_ROWS, Step, Store, allowed_decoders, native_form
 from headrace.records import Draw
 from headrace.transforms.chance import HorizontalFlip, VerticalFlip
 from headrace.transforms.colors import Grayscale
@@ -67,21 +75,18 @@ _numbers = itertools.count(1)
 
 
 class File:
-    """An image file in memory, which is decoded as a whole where several images are made of it.
+    """An image file in memory, which is decoded as a whole if several images are made of it.
 
-    Attributes:
+    Args:
         data: the whole file.
-        opener: Pillow's class for files of its format.
         size: (width, height) in pixels.
-        lock: held while it, or an image that is made of it, is decoded.
     """
 
-    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "data", "lock", "opener", "size")
+    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "data", "lock", "size")
 
-    def __init__(self, data: bytes, size: tuple[int, int], opener: Callable[..., Image.Image]) -> None:
+    def __init__(self, data: bytes, size: tuple[int, int]) -> None:
         self.data = data
         self.size = size
-        self.opener = opener
         self.lock = threading.RLock()
         self._number = next(_numbers)
         self._decoded: render.DecodedImage | None = None
@@ -101,6 +106,15 @@ class File:
                 raise NativeError(self._refusal)
             return self._decoded
 
+    def decode(self) -> None:
+        """Decodes all of it now. Raises NativeError if native code can't, MemoryError if there is no memory."""
+        self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+
+    @property
+    def pixels(self) -> render.DecodedImage | None:
+        """All of its pixels, if they were decoded."""
+        return self._decoded
+
     def _decode(self) -> None:
         try:
             self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
@@ -117,18 +131,19 @@ class File:
         self._work += work
         return work * left > 1 or self._work > (2 if left else 1)
 
-    def indices(self) -> bytes:
-        """A PNG file with a palette, whose entries are replaced by their numbers: what is decoded as gray
-        from it are the pixels themselves."""
-        data, parts, at = self.data, [self.data[:8]], 8
-        while data[at + 4 : at + 8] != b"IDAT":
-            end = at + 12 + int.from_bytes(data[at : at + 4], "big")
-            if data[at + 4 : at + 8] == b"PLTE":
-                parts.append(_NUMBERS)
-            elif data[at + 4 : at + 8] != b"tRNS":
-                parts.append(data[at:end])
-            at = end
-        return b"".join((*parts, data[at:]))
+
+def with_numbers(data: bytes) -> bytes:
+    """A PNG file with a palette, whose entries are replaced by their numbers: what is decoded as gray from it
+    are the pixels themselves."""
+    parts, at = [data[:8]], 8
+    while data[at + 4 : at + 8] != b"IDAT":
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 8] == b"PLTE":
+            parts.append(_NUMBERS)
+        elif data[at + 4 : at + 8] != b"tRNS":
+            parts.append(data[at:end])
+        at = end
+    return b"".join((*parts, data[at:]))
 
 
 class Chain(NamedTuple):
@@ -136,8 +151,8 @@ class Chain(NamedTuple):
 
     Attributes:
         file: the image file.
-        mode: the file is decoded as Pillow's ``convert(mode)`` gives it: "RGB" or "L", or the file's own mode
-            where it has not been converted. "P": of a PNG, the numbers of palette entries.
+        mode: the file is decoded as Pillow's ``convert(mode)`` gives it: "RGB", "L", or "P" for the numbers of
+            a PNG's palette entries.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
         filter: of that resize, a value of `PIL.Image.Resampling`.
@@ -211,10 +226,14 @@ class Chain(NamedTuple):
             return self.after(HorizontalFlip(1.0) if x else VerticalFlip(1.0), (1.0,))
         return self._replace(flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
-    def pixels(self) -> Pixels | None:
-        """uint8 [height, width, 3], or [height, width] for L and P; None: Pillow has to decode the file."""
-        if self.mode not in ("RGB", "L", "P"):
+    def colored(self, mode: str, levels: tuple[int, ...]) -> Chain | None:
+        """The same of a palette's entries, converted to a mode by a table of their colors."""
+        if len(self.steps) == MAX_STEPS:
             return None
+        return self._replace(steps=(*self.steps, Step(PillowPoint(levels), (), self.shown, mode)))
+
+    def array(self) -> Pixels | None:
+        """uint8 [height, width, 3], or [height, width] for L; None: native code can't make it."""
         width, height = self.shown
         gray = self.shown_mode != "RGB"
         pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
@@ -222,45 +241,35 @@ class Chain(NamedTuple):
 
     def write(self, store: Store, address: int) -> bool:
         """Writes the pixels to memory; whether native code could."""
-        pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")
-        geometry = (self.crop, self.size, self.filter, self.window, (self.flip_x, self.flip_y))
-        job = render.RenderJob(*geometry, pipeline, draws, address)
+        job = self._job(store, address)
         try:
-            if self.mode == "P":
-                return render.render_file(self.file.indices(), [job])[0]
             decoded = self.file.decoded(self.crop)
             made = render.render_file(self.file.data, [job]) if decoded is None else decoded.render([job])
             return made[0]
         except NativeError:
-            return False  # whatever is wrong with the file, Pillow's result or error counts
+            return False  # the data are damaged, and are decoded as Pillow does where they are touched
 
-    def image(self) -> Image.Image:
-        """The result as an ordinary image.
+    def fill(self) -> deferred.ImageFill:
+        """What makes the pixels, as Pillow keeps them. Raises NativeError if native code can't."""
+        store = PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
+        gray = self.mode != "RGB"
+        if self.steps:
+            pipeline, draws = native_form(self.steps, self.shown, store, gray=gray)
+        else:
+            pipeline, draws = native_form((), (1, 1), store, gray=gray)
+        fill = deferred.ImageFill(
+            self.file.data,
+            self.file.pixels,
+            (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y),
+            pipeline,
+            draws,
+            self.shown,
+        )
+        if self.steps:
+            fill.check()
+        return fill
 
-        Raises:
-            OSError: Pillow cannot decode the file.
-        """
-        pixels = self.pixels()
-        if pixels is not None:
-            mode = self.shown_mode
-            return Image.frombuffer(mode, self.shown, pixels, "raw", mode, 0, 1)
-        return self._by_pillow()
-
-    def _by_pillow(self) -> Image.Image:
-        with self.file.opener(io.BytesIO(self.file.data)) as file:
-            image: Image.Image = file.convert(self.mode)
-        left, top, width, height = self.crop
-        image = image.crop((left, top, left + width, top + height))
-        if self.size != self.crop[2:]:
-            image = image.resize(self.size, Image.Resampling(self.filter))
-        left, top, width, height = self.window
-        image = image.crop((left, top, left + width, top + height))
-        if self.flip_x:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        if self.flip_y:
-            image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-        if self.steps:  # they carry gray as three equal channels
-            image = image.convert("RGB")
-        for step in self.steps:
-            image = step.op.replay(image, step.draw)
-        return image.getchannel(0) if self.steps and self.shown_mode == "L" else image
+    def _job(self, store: Store, address: int) -> render.RenderJob:
+        pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")
+        geometry = (self.crop, self.size, self.filter, self.window, (self.flip_x, self.flip_y))
+        return render.RenderJob(*geometry, pipeline, draws, address)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace import lazy
+from headrace import deferred
 from support.jpegs import jpeg
 from support.odd_files import saved
 
@@ -32,13 +32,13 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 @pytest.fixture(autouse=True)
 def uninstalled() -> Iterator[None]:
     yield
-    lazy.uninstall()
+    deferred.uninstall()
 
 
 def both_ways(action: Callable[[], Any]) -> tuple[Any, Any]:
     """What an action gives, or its error, with lazy images and without them."""
     results = []
-    for change in (lazy.install, lazy.uninstall):
+    for change in (deferred.install, deferred.uninstall):
         change()
         try:
             results.append(action())

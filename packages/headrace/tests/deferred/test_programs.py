@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace import lazy
-from headrace.lazy import recording
-from support.lazy_programs import SAMPLES, Programs, collate, results
+from headrace import deferred
+from headrace.deferred import recording
+from support.deferred_programs import SAMPLES, Programs, collate, results
 
 # For a longer run by hand: HEADRACE_PROGRAMS=5000.
 COUNT = int(os.environ.get("HEADRACE_PROGRAMS", "60"))
@@ -24,7 +24,7 @@ COUNT = int(os.environ.get("HEADRACE_PROGRAMS", "60"))
 @pytest.fixture(autouse=True)
 def original() -> Iterator[None]:
     yield
-    lazy.uninstall()
+    deferred.uninstall()
     recording.stop()
 
 
@@ -32,12 +32,12 @@ def original() -> Iterator[None]:
 @given(program=st.integers(0, 2**32 - 1))
 def test_a_program_gives_the_same_where_transforms_record(program: int) -> None:
     wanted = results([program])
-    lazy.install()
+    deferred.install()
     recording.start()
     try:
         found = results([program])
     finally:
-        lazy.uninstall()
+        deferred.uninstall()
         recording.stop()
     assert found == wanted
 

@@ -2,18 +2,10 @@
 
 from collections.abc import Callable
 
-from headrace.lazy.image import (
-    LazyImage,
-    LazyJpegFile,
-    LazyPngFile,
-    LazyWebpFile,
-    install,
-    open,
-    uninstall,
-)
+from headrace.deferred.images import install, uninstall
 from headrace.records import LazyCounts
 
-__all__ = ["LazyImage", "LazyJpegFile", "LazyPngFile", "LazyWebpFile", "install", "open", "uninstall"]
+__all__ = ["install", "uninstall"]
 
 
 def start_worker() -> Callable[[], LazyCounts]:
@@ -23,7 +15,12 @@ def start_worker() -> Callable[[], LazyCounts]:
     Returns:
         A function that says how samples were made since; to be called once.
     """
-    from headrace.lazy import conversion, image, own_code, recording  # what they bring takes long to import
+    from headrace.deferred import (  # what they bring takes long to import
+        conversion,
+        images,
+        own_code,
+        recording,
+    )
     from headrace.transforms.origin import patched_text
     from headrace.transforms.patches import IMAGES, RECORDING, find_patched, stopped_by
 
@@ -32,7 +29,7 @@ def start_worker() -> Callable[[], LazyCounts]:
     patched = find_patched()
     stopped, texts = stopped_by(patched), tuple(patched_text(*each) for each in patched)
     allowed = IMAGES not in stopped, RECORDING not in stopped
-    opened, made, notes = image.opened, conversion.made, own_code.start()
+    opened, made, notes = images.opened, conversion.made, own_code.start()
     first_opened, first_made = opened.count, made.count
 
     def counts() -> LazyCounts:

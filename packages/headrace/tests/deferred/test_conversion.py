@@ -20,10 +20,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms import v2
 
-from headrace import lazy
+from headrace import deferred
 from headrace._native import render
-from headrace.lazy import conversion, recording
-from headrace.lazy.chain import File
+from headrace.deferred import conversion, recording
+from headrace.deferred.chain import File
 from support.equal import same
 from support.jpegs import jpeg
 
@@ -35,19 +35,19 @@ SMALL = v1.Resize((7, 9))
 @pytest.fixture(autouse=True)
 def original() -> Iterator[None]:
     yield
-    lazy.uninstall()
+    deferred.uninstall()
     recording.stop()
 
 
 def with_recording(action: Callable[[], Any]) -> tuple[Any, int]:
     """What `action` gives in a worker process, and how many tensors native code made for it."""
-    lazy.install()
+    deferred.install()
     recording.start()
     before = conversion.made.count
     try:
         return action(), conversion.made.count - before
     finally:
-        lazy.uninstall()
+        deferred.uninstall()
         recording.stop()
 
 

@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
 from torchvision.transforms import functional
 
-from headrace import lazy
-from headrace.lazy import image as lazy_image
-from headrace.lazy.chain import Chain
-from headrace.lazy.image import Recorded
+from headrace import deferred
+from headrace.deferred import images as deferred_images
+from headrace.deferred.chain import Chain
 from support import odd_jpegs, pngs
+from support.deferred_images import both, is_deferred
 from support.jpegs import JPEG_KINDS, RESTARTS, jpeg, picture
-from support.lazy_images import both
 from support.odd_files import saved
 from support.sampling import one_in
 
@@ -37,9 +35,9 @@ FOLDER = "HEADRACE_ODD_JPEGS"  # of other projects' test images, made by tools/o
 
 @pytest.fixture
 def installed() -> Iterator[None]:
-    lazy.install()
+    deferred.install()
     yield
-    lazy.uninstall()
+    deferred.uninstall()
 
 
 def outcome(action: Callable[[], Any]) -> Any:
@@ -119,11 +117,10 @@ def test_gray_images_are_recorded(kind: str) -> None:
         lambda image: image.crop((0, 1, 12, 9)),
     ):
         found, expected = step(found), step(expected)
-        assert isinstance(found, Recorded)
-        assert found.chain is not None
+        assert is_deferred(found)
         assert found.mode == expected.mode
         assert np.array_equal(np.asarray(found), np.asarray(expected))
-        assert found.chain is not None
+        assert is_deferred(found)
     assert comparable(found) == comparable(expected)
 
 
@@ -140,8 +137,7 @@ def test_exif_orientation_is_recorded_and_gives_what_pillow_gives(orientation: i
         ours, theirs = both(file.getvalue())
         found, expected = turn(ours), turn(theirs)
         if orientation not in (5, 7):  # which Pillow does to pixels
-            assert isinstance(found, Recorded)
-            assert found.chain is not None
+            assert is_deferred(found)
         assert comparable(found) == comparable(expected)
 
 
@@ -351,7 +347,7 @@ def test_odd_files_are_read_as_by_pillow(name: str, action: str) -> None:
         return ACTIONS[action](Image.open(io.BytesIO(data)))
 
     ours = outcome(lambda: opened(data))
-    lazy.uninstall()
+    deferred.uninstall()
     assert ours == outcome(lambda: opened(data))
 
 
@@ -368,7 +364,7 @@ def test_a_file_that_pillow_refuses_is_refused_by_convert(name: str) -> None:
         return None
 
     ours = refusal()
-    lazy.uninstall()
+    deferred.uninstall()
     assert ours == refusal()
 
 
@@ -384,12 +380,12 @@ def test_other_projects_test_images_are_those_of_pillow() -> None:
     lazily = 0
     for path, (name, action) in itertools.product(paths, ACTIONS.items()):
         opening = functools.partial(_after, action, path.read_bytes())
-        before = lazy_image.opened.count
-        lazy.install()
+        before = deferred_images.opened.count
+        deferred.install()
         ours = outcome(opening)
-        lazy.uninstall()
+        deferred.uninstall()
         assert ours == outcome(opening), f"{path}: {name}"
-        lazily += lazy_image.opened.count - before
+        lazily += deferred_images.opened.count - before
     assert lazily > len(paths) * len(ACTIONS) // 4
 
 
@@ -402,7 +398,7 @@ def test_damaged_data_fail_when_pillow_fails() -> None:
         for _ in range(rng.randint(1, 3)):
             data[rng.randrange(len(data))] = rng.choice([0, 0xFF, 0xD9, 0xC4, rng.randrange(256)])
         results = []
-        for installing in (lazy.install, lazy.uninstall):
+        for installing in (deferred.install, deferred.uninstall):
             installing()
             results.append((_opened(bytes(data), None), _opened(bytes(data), (9, 9))))
         assert results[0] == results[1]
@@ -420,8 +416,8 @@ def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
 
 def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    pixels = Chain.pixels
-    monkeypatch.setattr(Chain, "pixels", lambda chain: decoded.append(chain.crop) or pixels(chain))  # type: ignore[func-returns-value]
+    array = Chain.array
+    monkeypatch.setattr(Chain, "array", lambda chain: decoded.append(chain.crop) or array(chain))  # type: ignore[func-returns-value]
     image, _ = both(FILES["a photograph"]())
     image = (
         image.convert("RGB").crop((5, 6, 25, 36)).resize((10, 10)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -456,21 +452,7 @@ def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 61 * 47 - 1)
     data = FILES["a photograph"]()
     results = []
-    for installing in (lazy.install, lazy.uninstall):
+    for installing in (deferred.install, deferred.uninstall):
         installing()
         results.append(outcome(lambda: Image.open(io.BytesIO(data)).crop((0, 0, 60, 47))))
     assert results[0] == results[1]
-
-
-def test_open_gives_lazy_images_outside_of_a_loader(tmp_path: Path) -> None:
-    path = tmp_path / "image.jpg"
-    path.write_bytes(FILES["a photograph"]())
-    for source in (path, str(path), io.BytesIO(path.read_bytes())):
-        image = lazy.open(source)
-        assert isinstance(image, lazy.LazyJpegFile)
-        assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(path)))
-    Image.new("L", (3, 3)).save(tmp_path / "image.bmp")
-    with lazy.open(tmp_path / "image.bmp") as other:
-        assert type(other) is PIL.BmpImagePlugin.BmpImageFile  # type: ignore[attr-defined]
-    with pytest.raises(FileNotFoundError):
-        lazy.open(tmp_path / "missing.jpg")

@@ -159,6 +159,6 @@ def test_a_dataset_of_torchvision_gives_the_same_batches(name: str, by_loader: d
     place = list(MAKERS).index(name)
     (wanted, _), target = by_loader["torch"][place]
     (ours, kinds), our_target = by_loader["lazy"][place]
-    assert set(kinds) == {"LazyImage"}
+    assert set(kinds) == {"Image"}
     assert same([ours, our_target], [wanted, target])
     assert same(by_loader["not lazy"][place], by_loader["torch"][place])

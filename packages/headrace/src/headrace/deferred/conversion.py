@@ -19,10 +19,9 @@ from torch import nn
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
-from headrace.lazy import own_code
-from headrace.lazy.chain import Chain, Counter
-from headrace.lazy.image import Recorded
-from headrace.lazy.steps import Store, native_form
+from headrace.deferred import images, own_code
+from headrace.deferred.chain import Chain, Counter
+from headrace.deferred.steps import Store, native_form
 from headrace.plan.pointwise import PointwiseTable, build_table, run_suffix
 from headrace.transforms import find_op
 from headrace.transforms.changed import find_change
@@ -119,9 +118,7 @@ def _source_of(image: Any) -> Chain | Image.Image | None:
     # Of images of one row or column torch takes strides to be equal that are not.
     if not isinstance(image, Image.Image) or image.mode != "RGB" or min(image.size) < 2:
         return None
-    if isinstance(image, Recorded):
-        return image.chain or image
-    return image if type(image) is Image.Image else None
+    return images.chain_of(image) or (image if type(image) in images.KINDS else None)
 
 
 _tables: dict[Any, _Values | None] = {}

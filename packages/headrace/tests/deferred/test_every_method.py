@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter, ImagePalette
 
-from headrace import lazy
+from headrace import deferred
 from support.jpegs import jpeg
 from support.odd_files import saved
 from support.sampling import one_in
@@ -197,11 +197,11 @@ def examples(name: str) -> list[Step]:
 @pytest.fixture(autouse=True)
 def uninstalled() -> Iterator[None]:
     yield
-    lazy.uninstall()
+    deferred.uninstall()
 
 
 def opened(data: bytes, *, lazily: bool) -> Any:
-    (lazy.install if lazily else lazy.uninstall)()
+    (deferred.install if lazily else deferred.uninstall)()
     return Image.open(io.BytesIO(data))
 
 

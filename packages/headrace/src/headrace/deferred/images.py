@@ -1,0 +1,442 @@
+"""Pillow's own images on deferred memory, and the methods that record what they would do to one.
+
+An image file has its ordinary class, state and core; only the bytes of its pixels are made late: decoded by
+native code when something first touches them. In a process where `install` was called, `convert` to RGB and
+L, `crop`, `resize`, `transpose`, `rotate`, `transform` with an affine or perspective matrix,
+`filter(GaussianBlur)`, `point` with a table and `copy` of such an image, as long as nobody has touched it,
+make another one, whose bytes are those of the file after the steps so far. Everything else is Pillow's.
+
+Results, exceptions and warnings are Pillow's, and come when Pillow's would come: only files are deferred that
+are certain to decode.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image, ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from headrace import _pillow_compat
+from headrace._native import deferred, ffi
+from headrace.deferred import own_code
+from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
+from headrace.deferred.steps import blur_of, is_size, point_of, warp_of
+from headrace.errors import NativeError
+from headrace.records import Draw
+from headrace.transforms.op import ImageOp
+from headrace.transforms.patches import IMAGES, find_patched, stopped_by
+from headrace.transforms.warps import RandomRotation
+
+Function = Callable[..., Any]
+
+MIRRORED = {Image.Transpose.FLIP_LEFT_RIGHT: {"x": True}, Image.Transpose.FLIP_TOP_BOTTOM: {"y": True}}
+# Quarter turns, counter-clockwise, that make the image as large as they must.
+TURNED = {Image.Transpose[f"ROTATE_{angle}"]: float(angle) for angle in (90, 180, 270)}
+TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
+MODES = {JpegImageFile: ("RGB", "L"), PngImageFile: ("RGB", "L", "P"), WebPImageFile: ("RGB",)}
+KINDS = frozenset({Image.Image, *MODES})
+
+opened = Counter()  # files that weren't decoded at once
+
+
+class Deferred:
+    """What is known of the pixels of a core image that lie in deferred memory.
+
+    Attributes:
+        chain: the steps from the file to them.
+        address: of their memory.
+        used: whether another image was made of them.
+        read: whether an array was.
+        noted: whether what read them was noted.
+    """
+
+    __slots__ = ("address", "chain", "noted", "read", "used")
+
+    def __init__(self, chain: Chain, address: int) -> None:
+        self.chain, self.address = chain, address
+        self.used = self.read = self.noted = False
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has seen or changed the pixels."""
+        return deferred.state(self.address) == deferred.UNTOUCHED
+
+
+_deferred: dict[int, Deferred] = {}  # by the id() of the core image, which ends with its memory
+
+
+def _core_of(chain: Chain) -> Any:
+    """A core image whose pixels are made when they are touched, or None if that can't be."""
+    width, height = chain.shown
+    mode = chain.shown_mode
+    try:
+        fill = chain.fill()
+    except NativeError:
+        return None
+    nbytes = width * height * _pillow_compat.PIXEL_NBYTES[mode]
+    memory = deferred.take(nbytes, deferred.filling_image(), fill.address, fill)
+    if memory is None:
+        return None
+    core = _pillow_compat.core_on(memory, mode, chain.shown)
+    _deferred[id(core)] = Deferred(chain, memory.address)
+    memory.freed = functools.partial(_deferred.pop, id(core), None)
+    return core
+
+
+def _deferred_of(image: Any) -> Deferred | None:
+    """What is known of the pixels of an image that nobody has touched, else None."""
+    core = _pillow_compat.core_of(image)
+    known = _deferred.get(id(core))
+    if known is None or type(image) not in KINDS or not known.untouched:
+        return None
+    same = image.size == known.chain.shown and image.mode == core.mode == known.chain.shown_mode
+    return known if same else None
+
+
+def _recorded(image: Image.Image, modes: tuple[str, ...] = ("RGB", "L")) -> Deferred | None:
+    """What is known of an image whose next step may be recorded, else None."""
+    if image.mode not in modes or type(image) not in KINDS:
+        return None
+    if isinstance(image, ImageFile.ImageFile) or image.palette is not None:
+        image.load()  # Pillow puts a palette that was changed in
+    known = _deferred_of(image)
+    if known is None:
+        return None
+    if known.used and known.chain.steps:  # done once, not again for each image that is made of it
+        deferred.touch(known.address)
+        return None
+    limit = Image.MAX_IMAGE_PIXELS
+    # Pillow warns of each crop of such an image.
+    return None if limit is not None and image.width * image.height > limit else known
+
+
+def _movable(image: Image.Image) -> Deferred | None:
+    """The same where the next step only moves pixels: those of a palette as well."""
+    known = _recorded(image, ("RGB", "L", "P"))
+    return None if known is not None and image.mode == "P" and _colors(image) is None else known
+
+
+def _colors(image: Image.Image) -> bytes | None:
+    """The colors of the palette, "RGB" after "RGB", or None if it has transparent ones."""
+    core: Any = image.im
+    return core.getpalette("RGB", "RGB") if core.getpalettemode() == "RGB" else None
+
+
+def _view(
+    image: Image.Image, known: Deferred, chain: Chain | None, *, keeps_info: bool = True
+) -> Image.Image | None:
+    """An image made of another, whose steps are `chain`; None if it can't be deferred."""
+    core = None if chain is None else _core_of(chain)
+    if core is None:
+        return None
+    known.used = True
+    if core.mode == "P":
+        core.putpalette("RGB", "RGB", _colors(image))
+    view = _pillow_compat.image_on(image, core)
+    if not keeps_info:
+        view.info = {}
+    return view
+
+
+def may_record(image: Any) -> bool:
+    """Whether a step on an image may be recorded: it is deferred, or a file that wasn't loaded yet."""
+    if type(image) not in KINDS:
+        return False
+    return id(_pillow_compat.core_of(image)) in _deferred or bool(getattr(image, "tile", None))
+
+
+def chain_of(image: Any) -> Chain | None:
+    """What is recorded of an RGB or L image that nobody has touched, else None."""
+    known = _recorded(image) if isinstance(image, Image.Image) else None
+    return None if known is None else known.chain
+
+
+def after(image: Image.Image, op: ImageOp, draw: Draw) -> Image.Image | None:
+    """What `op` makes of an image, recorded; None if that has to be done to pixels."""
+    before = image.size
+    # A color that fills in would be an error for gray, or another level.
+    if image.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill")):
+        return None
+    known = _recorded(image)
+    if known is None:
+        return None
+    keeps_info = op.keeps_info(before[1], before[0], draw)
+    return _view(image, known, known.chain.after(op, draw), keeps_info=keeps_info)
+
+
+# --- Pillow's methods, each of which records what it can ---------------------------------------------------
+
+
+def _copy(original: Function, image: Image.Image) -> Any:
+    known = _movable(image)
+    copied = known and _view(image, known, known.chain)
+    return original(image) if copied is None else copied
+
+
+def _convert(original: Function, image: Image.Image, mode: Any = None, *args: Any, **kwargs: Any) -> Any:
+    converted = None
+    if mode in ("RGB", "L") and not args and not kwargs and "transparency" not in image.info:
+        known = _recorded(image, ("RGB", "L", "P"))
+        if known is not None:
+            if image.mode == "P":
+                chain = _by_palette(image, known.chain, mode)
+            else:
+                chain = known.chain.converted(mode)
+            converted = _view(image, known, chain)
+    return original(image, mode, *args, **kwargs) if converted is None else converted
+
+
+def _by_palette(image: Image.Image, chain: Chain, mode: str) -> Chain | None:
+    colors = _colors(image)
+    if colors is None:
+        return None
+    entries = Image.new("P", (256, 1))
+    entries.putdata(range(256))
+    entries.putpalette(colors)
+    levels = [band.tobytes() for band in entries.convert(mode).split()]
+    return chain.colored(mode, tuple(b"".join(levels * (3 // len(levels)))))
+
+
+def _crop(original: Function, image: Image.Image, box: Any = None) -> Any:
+    # Pillow finds fault with arguments before it reads the file.
+    known = _movable(image) if box is not None and _inside(box, image.size) else None
+    cropped = known and _view(image, known, known.chain.cropped(*(round(edge) for edge in box)))
+    return original(image, box) if cropped is None else cropped
+
+
+def _resize(
+    original: Function,
+    image: Image.Image,
+    size: Any,
+    resample: int | None = None,
+    box: Any = None,
+    reducing_gap: float | None = None,
+) -> Any:
+    filter = Image.Resampling.BICUBIC if resample is None else resample
+    usual = reducing_gap is None and box is None and isinstance(filter, int) and filter in FILTERS
+    if usual and is_size(size):
+        known, wanted = _movable(image), (size[0], size[1])
+        chain = None if known is None else known.chain
+        if chain is not None and wanted != image.size:
+            # As Pillow: numbers of palette entries are never mixed.
+            chain = chain.resized(wanted, int(Image.Resampling.NEAREST if image.mode == "P" else filter))
+        if chain is not None and not (image.mode == "P" and chain.steps):
+            resized = known and _view(image, known, chain)
+            if resized is not None:
+                return resized
+    return original(image, size, resample, box, reducing_gap)
+
+
+def _transpose(original: Function, image: Image.Image, method: Any) -> Any:
+    known = method if isinstance(method, int) else None  # Pillow may refuse others
+    made = None
+    if known in MIRRORED:
+        source = _movable(image)
+        made = source and _view(image, source, source.chain.flipped(**MIRRORED[Image.Transpose(method)]))
+    elif known in TURNED:
+        made = after(image, TURN, (TURNED[Image.Transpose(method)],))
+    return original(image, method) if made is None else made
+
+
+def _transform(
+    original: Function,
+    image: Image.Image,
+    size: Any,
+    method: Any,
+    data: Any = None,
+    resample: int = Image.Resampling.NEAREST,
+    fill: int = 1,
+    fillcolor: Any = None,
+) -> Any:
+    found = warp_of(size, method, data, resample, fillcolor) if image.mode in ("RGB", "L") else None
+    rest = size, method, data, resample, fill, fillcolor
+    if found is None:
+        return original(image, *rest)
+    info = image.info.copy()  # Pillow copies it before it reads the file, which may hold more
+    warped = after(image, *found) or original(image, *rest)
+    warped.info = info
+    return warped
+
+
+def _filter(original: Function, image: Image.Image, filter: Any) -> Any:
+    found = blur_of(filter)
+    blurred = None if found is None else after(image, *found)
+    return original(image, filter) if blurred is None else blurred
+
+
+def _point(original: Function, image: Image.Image, lut: Any, mode: str | None = None) -> Any:
+    found = point_of(lut) if mode is None else None
+    changed = None if found is None else after(image, *found)
+    return original(image, lut, mode) if changed is None else changed
+
+
+def _array_interface(original: Function, image: Image.Image) -> Any:
+    known, pixels = _deferred_of(image), None
+    if known is not None and known.chain.shown_mode != "P":
+        _note_reader(known)
+        if not known.read:  # at the second time it is decoded for good
+            known.read = True
+            pixels = known.chain.array()
+    if pixels is None:
+        return original(image)
+    return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
+
+
+def _load(original: Function, image: Image.Image) -> Any:
+    known = _deferred_of(image) if own_code.is_noting() else None
+    if known is not None and own_code.is_reader(2):
+        _note_reader(known)
+    return original(image)
+
+
+def _note_reader(known: Deferred) -> None:
+    if not known.noted:
+        known.noted = True
+        own_code.note_pixels()
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def _open_file(original: Function, image: Any, *args: Any, **kwargs: Any) -> None:
+    original(image, *args, **kwargs)
+    if type(image) in MODES and image.fp is not None:
+        at = image.fp.tell()
+        image.fp.seek(0)
+        image._headrace_opened = image.fp.read(at), _state(image)  # what Pillow has read
+
+
+def _state(image: Any) -> Any:
+    """What Pillow goes by when it decodes the file."""
+    palette = image.palette and (image.palette.mode, image.palette.rawmode, image.palette.palette)
+    file = _written(image.fp), getattr(image.fp, "closed", False)
+    return image.mode, image.size, image.tile[:], image.decoderconfig, palette, *file
+
+
+def _load_file(original: Function, image: Any) -> Any:
+    opened_as = image.__dict__.pop("_headrace_opened", None)
+    if opened_as is not None and image.mode in MODES.get(type(image), ()) and _is_whole(image):
+        head, state = opened_as
+        if image.fp is not None and _state(image) == state:
+            image.fp.seek(0)
+            data = image.fp.read()
+            # Else Pillow may raise an error, which is to come now.
+            if data.startswith(head) and ffi.image_decodes(data):
+                _defer(image, data)
+    return original(image)
+
+
+def _is_whole(image: Any) -> bool:
+    """Whether the pixels that Pillow would read now are those that native code makes of the file."""
+    if isinstance(image, WebPImageFile):
+        return not image.is_animated and _pillow_compat.is_unloaded(image)
+    if isinstance(image, PngImageFile) and image.is_animated:
+        return False
+    return len(image.tile) == 1 and not image.decoderconfig
+
+
+def _defer(image: Any, data: bytes) -> None:
+    """Has the pixels of a file made later, and does what else Pillow does when it decodes it."""
+    file = File(with_numbers(data) if image.mode == "P" else data, image.size)
+    if not isinstance(image, JpegImageFile):  # whether it can be decoded is known only afterwards
+        try:
+            file.decode()
+        except (NativeError, MemoryError):
+            return
+    core = _core_of(Chain.whole(file, image.mode))
+    if core is None:
+        return
+    image.im = core
+    if isinstance(image, WebPImageFile):
+        _pillow_compat.mark_loaded(image)
+        image.info["timestamp"] = image.info["duration"] = 0
+    else:
+        image.load_prepare()
+        image.fp.seek(image.tile[0][2])
+        image.tile = []
+        image.load_end()
+    image.tile = []
+    image.readonly = 0
+    image.__exit__()
+    opened.count += 1
+
+
+def _written(file: Any) -> tuple[int, int] | None:
+    """When a file was written, and its length; None if it is not the system's, or closed."""
+    try:
+        status = os.fstat(file.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _inside(box: Any, size: tuple[int, int]) -> bool:
+    if not isinstance(box, (list, tuple)):
+        return False
+    try:
+        left, top, right, bottom = (round(edge) for edge in box)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
+    return inside and bool(box[0] <= box[2] and box[1] <= box[3])
+
+
+# --- install and uninstall ---------------------------------------------------------------------------------
+
+METHODS: tuple[tuple[type, str, Function], ...] = (
+    *((Image.Image, function.__name__[1:], function) for function in (_copy, _convert, _crop, _resize)),
+    *((Image.Image, function.__name__[1:], function) for function in (_transpose, _transform, _filter)),
+    *((Image.Image, function.__name__[1:], function) for function in (_point, _load)),
+    (Image.Image, "__array_interface__", _array_interface),
+    (ImageFile.ImageFile, "__init__", _open_file),
+    (ImageFile.ImageFile, "load", _load_file),
+    (WebPImageFile, "load", _load_file),
+)
+
+_replaced: list[tuple[type, str, Any]] = []
+
+
+def problem() -> str | None:
+    """Why images can't be deferred in this process, or None if they can."""
+    return deferred.problem() or _pillow_compat.problem()
+
+
+def install() -> None:
+    """From now on image files of formats that native code decodes are deferred in this process.
+
+    If another function took the place of one of Pillow's that this stands for, nothing changes at all.
+    """
+    if _replaced or problem() is not None:
+        return
+    patched = find_patched()
+    if IMAGES in stopped_by(patched):
+        return
+    for owner, name, function in METHODS:
+        original = vars(owner)[name]
+        _replaced.append((owner, name, original))
+        setattr(owner, name, _standing_for(original, function))
+
+
+def uninstall() -> None:
+    """From now on Pillow decodes files itself again; images that are deferred stay so."""
+    while _replaced:
+        owner, name, original = _replaced.pop()
+        setattr(owner, name, original)
+
+
+def _standing_for(original: Any, function: Function) -> Any:
+    if isinstance(original, property):
+        assert original.fget is not None
+        return property(_standing_for(original.fget, function))
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(original, self, *args, **kwargs)
+
+    return method

@@ -1,0 +1,31 @@
+"""The same file as a deferred image and as Pillow decodes it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from PIL import Image
+
+from headrace import deferred
+from headrace.deferred import images
+
+
+def both(data: bytes) -> tuple[Any, Any]:
+    """What `PIL.Image.open` gives of a file where images are deferred, and the same, which never is. They stay
+    deferred from then on, so that steps on the first are recorded."""
+    deferred.install()
+    ours, theirs = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(data))
+    never_deferred(theirs)
+    return ours, theirs
+
+
+def never_deferred(image: Image.Image) -> Image.Image:
+    """The image, whose file Pillow will decode."""
+    image.__dict__.pop("_headrace_opened", None)
+    return image
+
+
+def is_deferred(image: Any) -> bool:
+    """Whether the pixels of an image are still to be made."""
+    return isinstance(image, Image.Image) and images._deferred_of(image) is not None
