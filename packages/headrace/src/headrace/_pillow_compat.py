@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -11,13 +10,13 @@ import PIL
 from PIL import Image
 from PIL.WebPImagePlugin import WebPImageFile
 
+_CORE: Any = Image.core  # type: ignore[attr-defined]
 PIXEL_NBYTES = {"L": 1, "P": 1, "RGB": 4}  # of modes that a core image on other memory may have
 
 
 def core_on(memory: Any, mode: str, size: tuple[int, int]) -> Any:
     """What Pillow calls the core of an image, whose rows lie in a buffer: `PIXEL_NBYTES` for each pixel."""
-    core: Any = Image.core  # type: ignore[attr-defined]
-    return core.map_buffer(memory, size, "raw", 0, (mode, 0, 1))
+    return _CORE.map_buffer(memory, size, "raw", 0, (mode, 0, 1))
 
 
 def core_of(image: Image.Image) -> Any:
@@ -43,9 +42,8 @@ def is_unloaded(image: WebPImageFile) -> bool:
 @cache
 def problem() -> str | None:
     """Why images can't be put on other memory, or None if they can."""
-    checks: list[Callable[[], bool]] = [lambda: _works(mode) for mode in PIXEL_NBYTES]
     try:
-        works = all(check() for check in checks)
+        works = all(map(_works, PIXEL_NBYTES))
     except Exception as error:  # a private function may do anything
         return f"Pillow {PIL.__version__}: {error}"
     return None if works else f"Pillow {PIL.__version__} keeps images in another way"

@@ -120,7 +120,7 @@ class DataLoader(TorchDataLoader[T_co]):
         lazy: whether `PIL.Image.open` postpones decoding in worker processes, where torchvision's transforms
             then record what they do (the default): native code decodes only the pixels that a crop leaves,
             and makes the tensor. Pixels, errors, random numbers and tensors are the same. With False, Pillow
-            and torchvision do everything. See docs/lazy-images.md.
+            and torchvision do everything. See docs/deferred-images.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with your own `generator`,
     `sampler` or `batch_sampler` it is exactly torch's. `state_dict()` and `load_state_dict()` save and

@@ -43,8 +43,14 @@ def problem() -> str | None:
     return None
 
 
+@cache
+def _calls() -> tuple[Any, Any, Any]:
+    library = ffi.library()
+    return library.hr_deferred_take, library.hr_deferred_give_back, library.hr_deferred_state
+
+
 def _give_back(memory: Any) -> None:
-    ffi.library().hr_deferred_give_back(memory.address)
+    _calls()[1](memory.address)
     if memory.freed is not None:
         memory.freed()
 
@@ -66,7 +72,7 @@ def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
         context: address that it is called with.
         keep: an object that the context needs, held as long as the buffer.
     """
-    address = ffi.library().hr_deferred_take(nbytes, fill, context)
+    address = _calls()[0](nbytes, fill, context)
     if address is None:
         return None
     memory = _memory_of((nbytes - 1).bit_length()).from_address(address)
@@ -76,7 +82,7 @@ def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
 
 def state(address: int) -> int:
     """`UNTOUCHED`, `WANTED` or `FILLED`, or 0 if the memory at `address` isn't deferred."""
-    result: int = ffi.library().hr_deferred_state(address)
+    result: int = _calls()[2](address)
     return result
 
 
@@ -100,60 +106,80 @@ def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
     return np.frombuffer(memory, np.uint8, source.nbytes).reshape(source.shape)
 
 
-# hr_image_fill and hr_pipeline, field by field: packing them takes a fifth of the time of ctypes' structs.
-_FILL = struct.Struct("=3Q18i3Q")
-_PIPELINE = struct.Struct("=Q12iqQ")
+# hr_image_fill, and the hr_pipeline that it points to: to pack their fields takes a fifth of the time that
+# ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
+_LAYOUT = struct.Struct("=3Q18i3Q" + "Q12iqQ")
+_PIPELINE_AT = ctypes.sizeof(abi.ImageFill)
+_BLOCK: Any = ctypes.c_char * _LAYOUT.size
+
+
+class Form(NamedTuple):
+    """What is done to the window of an image, and how it is stored.
+
+    Attributes:
+        rules: Pillow's order of passes, and allowed decoders, as in hr_render_job.
+        head: the first fields of hr_pipeline, before the size.
+        tail: those after the size.
+        draws: address of the draws, or 0.
+        keep: what the addresses are valid with.
+    """
+
+    rules: tuple[int, int]
+    head: tuple[int, int]
+    tail: tuple[int, ...]
+    draws: int
+    keep: Any
+
+    @classmethod
+    def of(cls, pipeline: ffi.Pipeline, draws: npt.NDArray[np.float64]) -> Form:
+        """The form of a pipeline, as for `render.RenderJob`."""
+        fields = pipeline.struct
+        names = [name for name, *_ in abi.Pipeline._fields_]
+        ops = ctypes.cast(fields.ops, ctypes.c_void_p).value or 0
+        tail = tuple(getattr(fields, name) or 0 for name in names[4:])
+        address = draws.ctypes.data if len(draws) else 0
+        rules = fields.pillow_vertical_first, fields.decoders
+        return cls(rules, (ops, fields.op_count), tail, address, (pipeline, draws))
 
 
 class ImageFill:
     """An image of a file, as it is made when its memory is first touched: hr_image_fill.
 
     Args:
-        data: the file, which `ffi.image_decodes` approves.
+        data: address of the file, which `ffi.image_decodes` approves, and its length.
         decoded: all of its pixels, or None if they are decoded at the touch.
         geometry: crop, width, height and filter of the resize, window, and 1 for each flip, in the order of
             hr_render_job.
-        pipeline: what is done to the window, and how it is stored.
-        draws: as in `render.RenderJob`.
-        size: (width, height) of the result, if it isn't the pipeline's.
+        form: what is done then.
+        size: (width, height) of the result.
+        keep: what the data's address is valid with.
     """
 
     __slots__ = ("_keep", "address")
 
     def __init__(
         self,
-        data: bytes,
+        data: tuple[int, int],
         decoded: render.DecodedImage | None,
         geometry: Sequence[int],
-        pipeline: ffi.Pipeline,
-        draws: npt.NDArray[np.float64],
+        form: Form,
         size: tuple[int, int],
+        keep: Any,
     ) -> None:
-        block = (ctypes.c_char * (_FILL.size + _PIPELINE.size))()
-        self.address = ctypes.addressof(block)
-        self._keep = block, data, decoded, pipeline, draws
-        rules = pipeline.struct
-        _FILL.pack_into(
-            block,
-            0,
-            *(_address_of(data), len(data)),
-            *((0, 0, 0) if decoded is None else (decoded.address, *decoded.size)),
-            *geometry,
-            *(rules.pillow_vertical_first, rules.decoders, abi.OK),
-            *(self.address + _FILL.size, draws.ctypes.data if len(draws) else 0, 0),
-        )
-        ctypes.memmove(self.address + _FILL.size, pipeline.pointer, _PIPELINE.size)
-        _HEIGHT_AND_WIDTH.pack_into(block, _FILL.size + abi.Pipeline.height.offset, size[1], size[0])
+        block = _BLOCK()
+        self.address = address = ctypes.addressof(block)
+        self._keep = block, decoded, form, keep
+        pixels = (0, 0, 0) if decoded is None else (decoded.address, *decoded.size)
+        job = (*geometry, *form.rules, abi.OK, address + _PIPELINE_AT, form.draws, 0)
+        _LAYOUT.pack_into(block, 0, *data, *pixels, *job, *form.head, size[1], size[0], *form.tail)
 
     def check(self) -> None:
         """Raises NativeError if it can't be made."""
         ffi.check(ffi.library().hr_image_fill_check(self.address))
 
 
-_HEIGHT_AND_WIDTH = struct.Struct("=2i")
-
-
-def _address_of(data: bytes) -> int:
+def address_of(data: bytes) -> int:
+    """Where the bytes are."""
     return ctypes.c_void_p.from_buffer(ctypes.c_char_p(data)).value or 0
 
 

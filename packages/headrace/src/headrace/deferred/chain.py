@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -77,15 +78,18 @@ _numbers = itertools.count(1)
 class File:
     """An image file in memory, which is decoded as a whole if several images are made of it.
 
-    Args:
+    Attributes:
         data: the whole file.
+        address: of it, and its length.
         size: (width, height) in pixels.
+        lock: held while it is decoded.
     """
 
-    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "data", "lock", "size")
+    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "address", "data", "lock", "size")
 
     def __init__(self, data: bytes, size: tuple[int, int]) -> None:
         self.data = data
+        self.address = deferred.address_of(data), len(data)
         self.size = size
         self.lock = threading.RLock()
         self._number = next(_numbers)
@@ -107,7 +111,7 @@ class File:
             return self._decoded
 
     def decode(self) -> None:
-        """Decodes all of it now. Raises NativeError if native code can't, MemoryError if there is no memory."""
+        """Decodes all of it now. Raises NativeError if native code can't, MemoryError if memory is short."""
         self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
 
     @property
@@ -133,8 +137,8 @@ class File:
 
 
 def with_numbers(data: bytes) -> bytes:
-    """A PNG file with a palette, whose entries are replaced by their numbers: what is decoded as gray from it
-    are the pixels themselves."""
+    """A PNG file with a palette, whose entries are replaced by their numbers: decoded as gray, it gives the
+    pixels themselves."""
     parts, at = [data[:8]], 8
     while data[at + 4 : at + 8] != b"IDAT":
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")
@@ -144,6 +148,11 @@ def with_numbers(data: bytes) -> bytes:
             parts.append(data[at:end])
         at = end
     return b"".join((*parts, data[at:]))
+
+
+@lru_cache(maxsize=8)
+def _plain_form(store: Store, gray: bool) -> deferred.Form:
+    return deferred.Form.of(*native_form((), (1, 1), store, gray=gray))
 
 
 class Chain(NamedTuple):
@@ -254,17 +263,12 @@ class Chain(NamedTuple):
         store = PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
         gray = self.mode != "RGB"
         if self.steps:
-            pipeline, draws = native_form(self.steps, self.shown, store, gray=gray)
+            form = deferred.Form.of(*native_form(self.steps, self.shown, store, gray=gray))
         else:
-            pipeline, draws = native_form((), (1, 1), store, gray=gray)
-        fill = deferred.ImageFill(
-            self.file.data,
-            self.file.pixels,
-            (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y),
-            pipeline,
-            draws,
-            self.shown,
-        )
+            form = _plain_form(store, gray)
+        geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
+        file = self.file
+        fill = deferred.ImageFill(file.address, file.pixels, geometry, form, self.shown, file.data)
         if self.steps:
             fill.check()
         return fill

@@ -13,6 +13,7 @@ are certain to decode.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ MIRRORED = {Image.Transpose.FLIP_LEFT_RIGHT: {"x": True}, Image.Transpose.FLIP_T
 TURNED = {Image.Transpose[f"ROTATE_{angle}"]: float(angle) for angle in (90, 180, 270)}
 TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
 MODES = {JpegImageFile: ("RGB", "L"), PngImageFile: ("RGB", "L", "P"), WebPImageFile: ("RGB",)}
+_TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 
 opened = Counter()  # files that weren't decoded at once
@@ -103,8 +105,8 @@ def _recorded(image: Image.Image, modes: tuple[str, ...] = ("RGB", "L")) -> Defe
     """What is known of an image whose next step may be recorded, else None."""
     if image.mode not in modes or type(image) not in KINDS:
         return None
-    if isinstance(image, ImageFile.ImageFile) or image.palette is not None:
-        image.load()  # Pillow puts a palette that was changed in
+    if image.palette is not None or "_headrace_opened" in image.__dict__:
+        image.load()  # Pillow puts a palette in that was changed
     known = _deferred_of(image)
     if known is None:
         return None
@@ -244,24 +246,23 @@ def _transpose(original: Function, image: Image.Image, method: Any) -> Any:
     return original(image, method) if made is None else made
 
 
-def _transform(
-    original: Function,
-    image: Image.Image,
-    size: Any,
-    method: Any,
-    data: Any = None,
-    resample: int = Image.Resampling.NEAREST,
-    fill: int = 1,
-    fillcolor: Any = None,
-) -> Any:
-    found = warp_of(size, method, data, resample, fillcolor) if image.mode in ("RGB", "L") else None
-    rest = size, method, data, resample, fill, fillcolor
+def _transform(original: Function, image: Image.Image, *args: Any, **kwargs: Any) -> Any:
+    found = _warp_of(*args, **kwargs) if image.mode in ("RGB", "L") else None
     if found is None:
-        return original(image, *rest)
+        return original(image, *args, **kwargs)
     info = image.info.copy()  # Pillow copies it before it reads the file, which may hold more
-    warped = after(image, *found) or original(image, *rest)
+    warped = after(image, *found) or original(image, *args, **kwargs)
     warped.info = info
     return warped
+
+
+def _warp_of(*args: Any, **kwargs: Any) -> tuple[ImageOp, Draw] | None:
+    try:
+        given = _TRANSFORM.bind(None, *args, **kwargs).arguments
+    except TypeError:  # which Pillow raises
+        return None
+    filter = given.get("resample", Image.Resampling.NEAREST)
+    return warp_of(given["size"], given["method"], given.get("data"), filter, given.get("fillcolor"))
 
 
 def _filter(original: Function, image: Image.Image, filter: Any) -> Any:

@@ -63,7 +63,7 @@ def make_plan(
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
         device: device that batches are copied to, and where values are then made; None or the CPU for none.
         split: whether native code may do parts: "always", "ops" (only if that is more than decoding, which
-            lazy images do as well; docs/lazy-images.md), or "never".
+            lazy images do as well; docs/deferred-images.md), or "never".
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
