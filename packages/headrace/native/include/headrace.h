@@ -275,6 +275,12 @@ HR_API int32_t hr_image_size(const uint8_t* data, uint64_t bytes, int32_t* size)
  * a JPEG, and far less than decoding for any format. */
 HR_API int32_t hr_image_check(const uint8_t* data, uint64_t size);
 
+/* A PNG file of the same image whose data need no inflating: out[capacity], *out_size bytes. HR_OK:
+ * all of it can be decoded for certain. HR_TOO_LARGE: *out_size bytes may be needed.
+ * HR_UNSUPPORTED, HR_CORRUPT: native code doesn't decode it. */
+HR_API int32_t hr_png_unpack(const uint8_t* data, uint64_t size, uint8_t* out, uint64_t capacity,
+                             uint64_t* out_size);
+
 /* Makes the images of `jobs`, each with a code of its own; `upright` of their pipelines is ignored.
  * Where together they need more than the part of the image that holds all of them, that part is
  * decoded once. Buffers are kept by thread. HR_INVALID_ARGUMENT: one of them is wrong, or
@@ -314,7 +320,8 @@ typedef struct hr_deferred_counts {
 } hr_deferred_counts;
 
 /* To be called before the others. HR_UNSUPPORTED: there can be no deferred memory here, and
- * hr_last_error() says why. From now on SIGSEGV has a handler, which passes on what isn't its own. */
+ * hr_last_error() says why. From now on SIGSEGV has a handler, which passes on what isn't its own;
+ * every call puts it before others that were installed since. */
 HR_API int32_t hr_deferred_start(void);
 /* Memory for `size` bytes, aligned to 64; NULL: none is left. What `context` points to must live
  * until it is given back. If another handler of SIGSEGV was installed, ours goes before it. */

@@ -412,6 +412,7 @@ class LazyCounts:
         patched: functions of libraries that the program has replaced, each with what is in its place.
         lazy: whether images were lazy; False if they stand for one of these functions.
         recorded: whether transforms were recorded; the same.
+        problem: why no image can be deferred here, or "" if images can.
     """
 
     opened: int
@@ -421,6 +422,7 @@ class LazyCounts:
     patched: tuple[str, ...] = ()
     lazy: bool = True
     recorded: bool = True
+    problem: str = ""
 
     def __add__(self, other: LazyCounts) -> LazyCounts:
         return LazyCounts(
@@ -431,6 +433,7 @@ class LazyCounts:
             tuple(dict.fromkeys(self.patched + other.patched)),
             self.lazy and other.lazy,
             self.recorded and other.recorded,
+            self.problem or other.problem,
         )
 
 

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 
 #include <cstdlib>
+#include <algorithm>
 #include <cstring>
 
 #include "../pixels.h"
@@ -108,6 +109,8 @@ class ImageData {
   // Undoes the filters of `count` rows from `first` on, each as far as its first `bytes` bytes.
   // To be called once after open().
   void unfilter(int first, int count, size_t bytes);
+
+  const uint8_t* filtered() const { return rows_; }  // all rows, before unfilter()
 
   // As in the PNG specification, 7.2: pixels of less than 8 bits are packed.
   const uint8_t* row(int y) const { return rows_ + static_cast<size_t>(y) * stride_ + 1; }
@@ -285,7 +288,61 @@ void PngCodec::convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) cons
   }
 }
 
+constexpr uint64_t kMostOfABlock = 65535;
+
+// Bytes of rows and their filters.
+uint64_t filtered_size(const png::Header& header) {
+  const auto bits = static_cast<uint64_t>(png::bits_per_pixel(header));
+  return ((bits * static_cast<uint64_t>(header.width) + 7) / 8 + 1) *
+         static_cast<uint64_t>(header.height);
+}
+
+uint8_t* put(uint32_t value, uint8_t* out) {
+  for (int shift = 24; shift >= 0; shift -= 8) *out++ = static_cast<uint8_t>(value >> shift);
+  return out;
+}
+
+// A zlib stream of blocks that aren't compressed (RFC 1950 and 1951, 3.2.4).
+uint8_t* put_stored(const uint8_t* from, uint64_t size, uint8_t* out) {
+  *out++ = 0x78;
+  *out++ = 0x01;
+  for (uint64_t at = 0; at < size; at += kMostOfABlock) {
+    const auto part = static_cast<uint32_t>(std::min(kMostOfABlock, size - at));
+    const uint8_t lengths[] = {static_cast<uint8_t>(part), static_cast<uint8_t>(part >> 8),
+                               static_cast<uint8_t>(~part), static_cast<uint8_t>(~part >> 8)};
+    *out++ = at + part == size ? 1 : 0;
+    out = std::copy(lengths, lengths + 4, out);
+    out = std::copy_n(from + at, part, out);
+  }
+  return put(libdeflate_adler32(1, from, size), out);
+}
+
 }  // namespace
+
+uint64_t png_unpacked_bound(const uint8_t* data, size_t size) {
+  png::Header header;
+  if (png::parse_header(data, size, &header) != Code::kOk || header.interlaced) return 0;
+  const uint64_t filtered = filtered_size(header);
+  if (filtered > kMaxMemory) return 0;
+  return size + filtered + (filtered / kMostOfABlock + 1) * 5 + 6 + png::kChunkOverhead;
+}
+
+Code png_unpack(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size) {
+  thread_local ImageData image_data;
+  png::Header header;
+  Code code = png::parse_header(data, size, &header);
+  if (code == Code::kOk) code = image_data.open(data, header);
+  if (code != Code::kOk) return code;
+  uint8_t* const chunk = std::copy_n(data, header.data_begin, out);
+  const uint8_t kType[] = {'I', 'D', 'A', 'T'};
+  uint8_t* const content = std::copy(kType, kType + 4, chunk + 4);
+  uint8_t* end = put_stored(image_data.filtered(), filtered_size(header), content);
+  put(static_cast<uint32_t>(end - content), chunk);
+  end = put(0, end);  // the checksum, which decode() doesn't look at
+  end = std::copy_n(data + header.data_end, size - header.data_end, end);
+  *out_size = static_cast<uint64_t>(end - out);
+  return Code::kOk;
+}
 
 std::unique_ptr<Codec> make_png_codec(int first) { return std::make_unique<PngCodec>(first); }
 

@@ -136,14 +136,14 @@ const char* begin() {
   wanted->reserve(reserved->count());
   space = reserved;
   if (pthread_atfork(before_fork, after_fork, in_child) != 0) return "there is no memory left";
-  if (!ensure_filler()) return "no thread can be started";
-  return former.stay_in_front(on_fault) ? nullptr : "there can be no handler for SIGSEGV";
+  return ensure_filler() ? nullptr : "no thread can be started";
 }
 
 }  // namespace
 
 const char* start() {
   static const char* const problem = begin();
+  if (problem == nullptr) former.stay_in_front(on_fault);
   return problem;
 }
 

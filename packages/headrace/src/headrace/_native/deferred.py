@@ -43,6 +43,11 @@ def problem() -> str | None:
     return None
 
 
+def stay_in_front() -> None:
+    """To be called after another handler of SIGSEGV was installed, such as `faulthandler`'s."""
+    ffi.library().hr_deferred_start()
+
+
 @cache
 def _calls() -> tuple[Any, Any, Any]:
     library = ffi.library()
@@ -51,32 +56,32 @@ def _calls() -> tuple[Any, Any, Any]:
 
 def _give_back(memory: Any) -> None:
     _calls()[1](memory.address)
-    if memory.freed is not None:
-        memory.freed()
+    memory.owners.pop(memory.key, None)
 
 
-@cache
-def _memory_of(power: int) -> Any:
-    """The class of buffers of 2 ** `power` bytes, which are given back with the last array or image on them.
-    ctypes needs one for each size."""
-    members = {"__del__": _give_back, "__slots__": ("address", "freed", "keep")}
-    return type("DeferredMemory", (ctypes.c_uint8 * (1 << power),), members)
+_MEMBERS = {"__del__": _give_back, "__slots__": ("address", "keep", "key", "owners")}
+# The classes of buffers of 2 ** n bytes, as ctypes needs one for each size. They are given back with the last
+# array or image on them.
+_KINDS: Any = [type("DeferredMemory", (ctypes.c_uint8 * (1 << n),), _MEMBERS) for n in range(33)]
+_NOBODY: dict[Any, Any] = {}
 
 
 def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
-    """A buffer of at least `nbytes` bytes, of which only those may be touched, or None if there is none. What
-    is set as its `freed` is called once it is given back.
+    """A buffer of at least `nbytes` bytes, of which only those may be touched, or None if there is none.
 
     Args:
         fill: address of a native function, an ``hr_fill``.
         context: address that it is called with.
         keep: an object that the context needs, held as long as the buffer.
+
+    Returns:
+        An object with the buffer's `address`. Once it is given back, `owners`, a dict, loses its `key`.
     """
     address = _calls()[0](nbytes, fill, context)
     if address is None:
         return None
-    memory = _memory_of((nbytes - 1).bit_length()).from_address(address)
-    memory.address, memory.keep, memory.freed = address, keep, None
+    memory = _KINDS[nbytes.bit_length()].from_address(address)
+    memory.address, memory.keep, memory.owners, memory.key = address, keep, _NOBODY, None
     return memory
 
 
@@ -110,6 +115,7 @@ def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
 # ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
 _LAYOUT = struct.Struct("=3Q18i3Q" + "Q12iqQ")
 _PIPELINE_AT = ctypes.sizeof(abi.ImageFill)
+_NO_PIXELS = (0, 0, 0)
 _BLOCK: Any = ctypes.c_char * _LAYOUT.size
 
 
@@ -169,9 +175,10 @@ class ImageFill:
         block = _BLOCK()
         self.address = address = ctypes.addressof(block)
         self._keep = block, decoded, form, keep
-        pixels = (0, 0, 0) if decoded is None else (decoded.address, *decoded.size)
-        job = (*geometry, *form.rules, abi.OK, address + _PIPELINE_AT, form.draws, 0)
-        _LAYOUT.pack_into(block, 0, *data, *pixels, *job, *form.head, size[1], size[0], *form.tail)
+        pixels = _NO_PIXELS if decoded is None else (decoded.address, *decoded.size)
+        rules, head, tail, draws, _ = form
+        values = *data, *pixels, *geometry, *rules, abi.OK, address + _PIPELINE_AT, draws, 0, *head
+        _LAYOUT.pack_into(block, 0, *values, size[1], size[0], *tail)
 
     def check(self) -> None:
         """Raises NativeError if it can't be made."""

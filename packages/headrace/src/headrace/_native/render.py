@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import byref, c_uint64
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,21 @@ def render_file(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
     structs = (abi.RenderJob * len(jobs))(*[lowered(job) for job in jobs])
     ffi.check(ffi.library().hr_image_render(data, len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]
+
+
+def unpacked_png(data: bytes) -> bytes:
+    """A PNG file of the same image whose data need no inflating, and can be decoded for certain.
+
+    Raises:
+        NativeError: native code doesn't decode it.
+    """
+    size = c_uint64(0)
+    code = ffi.library().hr_png_unpack(data, len(data), None, 0, byref(size))
+    if code != abi.TOO_LARGE:
+        ffi.check(code)
+    out = np.empty(size.value, np.uint8)
+    ffi.check(ffi.library().hr_png_unpack(data, len(data), out.ctypes.data, len(out), byref(size)))
+    return out[: size.value].tobytes()
 
 
 class DecodedImage:

@@ -35,6 +35,7 @@ def start_worker() -> Callable[[], LazyCounts]:
     def counts() -> LazyCounts:
         own_code.stop()
         done = opened.count - first_opened, made.count - first_made
-        return LazyCounts(*done, dict(notes.pixels), dict(notes.tensors), texts, *allowed)
+        seen = dict(notes.pixels), dict(notes.tensors)
+        return LazyCounts(*done, *seen, texts, *allowed, images.problem() or "")
 
     return counts

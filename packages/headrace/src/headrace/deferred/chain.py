@@ -160,7 +160,7 @@ class Chain(NamedTuple):
 
     Attributes:
         file: the image file.
-        mode: the file is decoded as Pillow's ``convert(mode)`` gives it: "RGB", "L", or "P" for the numbers of
+        mode: "RGB" or "L", as Pillow's ``convert(mode)`` decodes the file, or "P" for the numbers of
             a PNG's palette entries.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.

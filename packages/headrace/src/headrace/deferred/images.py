@@ -12,6 +12,7 @@ are certain to decode.
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import inspect
 import os
@@ -24,7 +25,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace import _pillow_compat
-from headrace._native import deferred, ffi
+from headrace._native import deferred, ffi, render
 from headrace.deferred import own_code
 from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
 from headrace.deferred.steps import blur_of, is_size, point_of, warp_of
@@ -75,19 +76,19 @@ _deferred: dict[int, Deferred] = {}  # by the id() of the core image, which ends
 
 def _core_of(chain: Chain) -> Any:
     """A core image whose pixels are made when they are touched, or None if that can't be."""
-    width, height = chain.shown
-    mode = chain.shown_mode
+    mode, size = chain.shown_mode, chain.shown
     try:
         fill = chain.fill()
     except NativeError:
         return None
-    nbytes = width * height * _pillow_compat.PIXEL_NBYTES[mode]
+    nbytes = size[0] * size[1] * _pillow_compat.PIXEL_NBYTES[mode]
     memory = deferred.take(nbytes, deferred.filling_image(), fill.address, fill)
     if memory is None:
         return None
-    core = _pillow_compat.core_on(memory, mode, chain.shown)
-    _deferred[id(core)] = Deferred(chain, memory.address)
-    memory.freed = functools.partial(_deferred.pop, id(core), None)
+    core = _pillow_compat.core_on(memory, mode, size)
+    key = memory.key = id(core)
+    memory.owners = _deferred
+    _deferred[key] = Deferred(chain, memory.address)
     return core
 
 
@@ -207,8 +208,9 @@ def _by_palette(image: Image.Image, chain: Chain, mode: str) -> Chain | None:
 
 def _crop(original: Function, image: Image.Image, box: Any = None) -> Any:
     # Pillow finds fault with arguments before it reads the file.
-    known = _movable(image) if box is not None and _inside(box, image.size) else None
-    cropped = known and _view(image, known, known.chain.cropped(*(round(edge) for edge in box)))
+    edges = _edges(box, image.size)
+    known = None if edges is None else _movable(image)
+    cropped = known and edges and _view(image, known, known.chain.cropped(*edges))
     return original(image, box) if cropped is None else cropped
 
 
@@ -290,7 +292,9 @@ def _array_interface(original: Function, image: Image.Image) -> Any:
 
 
 def _load(original: Function, image: Image.Image) -> Any:
-    known = _deferred_of(image) if own_code.is_noting() else None
+    if not own_code.is_noting():
+        return original(image)
+    known = _deferred_of(image)
     if known is not None and own_code.is_reader(2):
         _note_reader(known)
     return original(image)
@@ -344,12 +348,10 @@ def _is_whole(image: Any) -> bool:
 
 def _defer(image: Any, data: bytes) -> None:
     """Has the pixels of a file made later, and does what else Pillow does when it decodes it."""
-    file = File(with_numbers(data) if image.mode == "P" else data, image.size)
-    if not isinstance(image, JpegImageFile):  # whether it can be decoded is known only afterwards
-        try:
-            file.decode()
-        except (NativeError, MemoryError):
-            return
+    try:
+        file = _certain(image, data)
+    except (NativeError, MemoryError):
+        return
     core = _core_of(Chain.whole(file, image.mode))
     if core is None:
         return
@@ -357,15 +359,26 @@ def _defer(image: Any, data: bytes) -> None:
     if isinstance(image, WebPImageFile):
         _pillow_compat.mark_loaded(image)
         image.info["timestamp"] = image.info["duration"] = 0
-    else:
+    elif isinstance(image, PngImageFile):  # which may have more to say behind its pixels
         image.load_prepare()
+        assert image.fp is not None
         image.fp.seek(image.tile[0][2])
-        image.tile = []
         image.load_end()
     image.tile = []
     image.readonly = 0
     image.__exit__()
     opened.count += 1
+
+
+def _certain(image: Any, data: bytes) -> File:
+    """The file as one that native code will decode for certain. Raises NativeError or MemoryError if it can't."""
+    if isinstance(image, JpegImageFile):
+        return File(data, image.size)
+    if isinstance(image, PngImageFile):
+        return File(render.unpacked_png(with_numbers(data) if image.mode == "P" else data), image.size)
+    file = File(data, image.size)
+    file.decode()  # libwebp knows only afterwards
+    return file
 
 
 def _written(file: Any) -> tuple[int, int] | None:
@@ -377,15 +390,16 @@ def _written(file: Any) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _inside(box: Any, size: tuple[int, int]) -> bool:
+def _edges(box: Any, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
+    """The box that Pillow crops, if it lies inside an image of `size` and isn't empty."""
     if not isinstance(box, (list, tuple)):
-        return False
+        return None
     try:
-        left, top, right, bottom = (round(edge) for edge in box)
+        left, top, right, bottom = map(round, box)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
     inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
-    return inside and bool(box[0] <= box[2] and box[1] <= box[3])
+    return (left, top, right, bottom) if inside and box[0] <= box[2] and box[1] <= box[3] else None
 
 
 # --- install and uninstall ---------------------------------------------------------------------------------
@@ -400,7 +414,12 @@ METHODS: tuple[tuple[type, str, Function], ...] = (
     (WebPImageFile, "load", _load_file),
 )
 
-_replaced: list[tuple[type, str, Any]] = []
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def _enable(original: Function, *args: Any, **kwargs: Any) -> None:
+    original(*args, **kwargs)
+    deferred.stay_in_front()
 
 
 def problem() -> str | None:
@@ -418,7 +437,7 @@ def install() -> None:
     patched = find_patched()
     if IMAGES in stopped_by(patched):
         return
-    for owner, name, function in METHODS:
+    for owner, name, function in (*METHODS, (faulthandler, "enable", _enable)):
         original = vars(owner)[name]
         _replaced.append((owner, name, original))
         setattr(owner, name, _standing_for(original, function))
@@ -437,7 +456,7 @@ def _standing_for(original: Any, function: Function) -> Any:
         return property(_standing_for(original.fget, function))
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(original, self, *args, **kwargs)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
 
     return method

@@ -189,6 +189,8 @@ class Environment:
             return f"{by_pillow}; native code does so in worker processes (num_workers=1 or more)"
         if counts is None:
             return "not known yet; call explain() again after the first batch"
+        if counts.problem:
+            return f"{by_pillow}; native code can't do so here: {counts.problem}"
         if not counts.lazy:
             return f"{by_pillow}, because a function that lazy images stand for was replaced"
         if counts.tensors:

@@ -48,6 +48,6 @@ def is_librarys(method: Any) -> bool:
     """Returns whether a function, and what it wraps, is in a library's code: `functools.wraps` copies the
     name of the module alone."""
     place = getattr(method, "__globals__", {}).get("__name__")
-    # In worker processes Headrace stands around some of torchvision's methods (`headrace.deferred.recording`).
+    # In worker processes Headrace stands around some of torchvision's methods (`deferred.recording`).
     here = str(place).partition(".")[0] in (*LIBRARIES, "headrace")
     return here and (not hasattr(method, "__wrapped__") or is_librarys(method.__wrapped__))
