@@ -17,7 +17,6 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import headrace
-import headrace.lazy
 import headrace.order
 
 FILES = 40
@@ -72,14 +71,6 @@ def decoders() -> tuple[Function, Function]:
     return partial(headrace.decode_image, mode="RGB"), partial(torchvision.io.decode_image, mode="RGB")
 
 
-def opened_images(folder: Path) -> Made:
-    def as_array(open: Callable[[Path], Image.Image], path: Path) -> Any:
-        with open(path) as image:
-            return np.asarray(image.convert("RGB"))
-
-    return partial(as_array, headrace.lazy.open), partial(as_array, Image.open), jpegs(folder)
-
-
 def samples_of_files(transform: Any, folder: Path) -> Made:
     jpegs(folder)
     theirs = ImageFolder(folder / "images", transform)
@@ -115,7 +106,6 @@ def weighted(_: Path) -> Made:
 CALLS = (
     Call("decode_image of a tensor", decoded_tensors),
     Call("decode_image of a path", decoded_paths),
-    Call("lazy.open, whole image as an array", opened_images),
     Call("ImageDataset, image by image", partial(samples_of_files, None)),
     Call("ImageDataset, resized, as tensors", partial(samples_of_files, STEPS)),
     Call("PackedDataset, resized, as tensors", samples_of_pack, needs="pyarrow"),

@@ -12,8 +12,8 @@ from headrace.deferred import images
 
 
 def both(data: bytes) -> tuple[Any, Any]:
-    """What `PIL.Image.open` gives of a file if images are deferred, and the same, which never is. From then on
-    images are deferred, so that steps on the first are recorded."""
+    """What `PIL.Image.open` gives of a file if images are deferred, and the same, which never is. From then
+    on images are deferred, so that steps on the first are recorded."""
     deferred.install()
     ours, theirs = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(data))
     never_deferred(theirs)

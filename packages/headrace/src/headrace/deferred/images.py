@@ -371,7 +371,7 @@ def _defer(image: Any, data: bytes) -> None:
 
 
 def _certain(image: Any, data: bytes) -> File:
-    """The file as one that native code will decode for certain. Raises NativeError or MemoryError if it can't."""
+    """The file as one that native code decodes for certain. Raises NativeError or MemoryError if it can't."""
     if isinstance(image, JpegImageFile):
         return File(data, image.size)
     if isinstance(image, PngImageFile):
