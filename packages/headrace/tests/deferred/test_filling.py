@@ -1,0 +1,118 @@
+"""What is made at a touch is what Pillow would have decoded, of damaged files as well."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import headrace
+from headrace import _pillow_compat
+from headrace._native import deferred as memory
+from headrace._native import ffi, render
+from headrace.deferred import images
+from headrace.errors import NativeError
+from support import pngs
+from support.deferred_images import both, is_deferred
+from support.jpegs import JPEG_KINDS, jpeg
+from support.odd_files import saved
+
+
+def test_pillow_keeps_images_as_expected() -> None:
+    assert _pillow_compat.problem() is None
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A JPEG with one to four bytes of its compressed data changed."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        changed[rng.randrange(data.rindex(b"\xff\xda") + 14, len(data) - 2)] = rng.randrange(255)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", JPEG_KINDS)
+def test_damaged_jpegs_are_decoded_as_by_pillow(kind: str) -> None:
+    rng, late = random.Random(len(kind)), 0
+    good = jpeg(np.random.default_rng(0), kind, 90, 70)
+
+    def pixels(image: Any) -> Any:
+        try:
+            return image.tobytes()
+        except OSError as error:
+            return str(error)
+
+    for _ in range(60):
+        ours, theirs = both(damaged(good, rng))
+        wanted = pixels(theirs)
+        if isinstance(wanted, bytes):
+            ours.load()
+            late += is_deferred(ours)
+        assert pixels(ours) == wanted
+    assert late > 20 or kind == "progressive"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1"])
+def test_an_unpacked_png_is_the_same_image(mode: str) -> None:
+    data = saved("PNG", mode, 300, 200)
+    unpacked = render.unpacked_png(data)
+    whole = (0, 0, 300, 200)
+    assert np.array_equal(*(ffi.image_decode(each, "libdeflate", whole) for each in (data, unpacked)))
+
+
+@pytest.mark.parametrize("name", pngs.REFUSED)
+def test_a_damaged_png_is_not_unpacked(name: str) -> None:
+    data = pngs.REFUSED[name]()
+    try:
+        unpacked = render.unpacked_png(data)
+    except NativeError:
+        return
+    assert len(unpacked) > 0  # its pixels are whole
+
+
+def test_faulthandler_comes_second_once_images_are_deferred() -> None:
+    ours, theirs = both(jpeg(np.random.default_rng(0), "4:2:0", 61, 47))
+    ours.load()
+    enabled = faulthandler.is_enabled()
+    faulthandler.enable()
+    try:
+        assert is_deferred(ours)
+        assert ours.tobytes() == theirs.tobytes()
+    finally:
+        if not enabled:
+            faulthandler.disable()
+
+
+def test_without_deferred_memory_pillow_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = jpeg(np.random.default_rng(0), "4:2:0", 61, 47)
+    monkeypatch.setattr(memory, "problem", lambda: "there is none here")
+    ours, theirs = both(data)
+    assert ours.tobytes() == theirs.tobytes()
+    assert images.problem() == "there is none here"
+    loader = headrace.DataLoader(Opened(data), 2, num_workers=1)
+    list(loader)
+    assert "native code can't do so here: there is none here" in " ".join(loader.explain().split())
+
+
+class Opened:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return np.array(Image.open(io.BytesIO(self.data)))[index]
+
+
+def test_more_images_than_there_is_memory_for_are_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = both(jpeg(np.random.default_rng(0), "4:2:0", 61, 47))
+    ours.load()
+    monkeypatch.setattr(memory, "take", lambda *_: None)
+    crop, wanted = ours.crop((3, 4, 30, 40)), theirs.crop((3, 4, 30, 40))
+    assert not is_deferred(crop)
+    assert crop == wanted
