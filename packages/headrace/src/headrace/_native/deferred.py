@@ -14,6 +14,7 @@ import numpy.typing as npt
 from headrace._native import abi, ffi, render
 from headrace.errors import NativeError
 
+MOST_NBYTES = (64 << 20) - 128  # of one piece of deferred memory
 UNTOUCHED, WANTED, FILLED = 1, 2, 3  # states of memory; 0: it isn't deferred
 
 
@@ -56,14 +57,12 @@ def _calls() -> tuple[Any, Any, Any]:
 
 def _give_back(memory: Any) -> None:
     _calls()[1](memory.address)
-    memory.owners.pop(memory.key, None)
 
 
-_MEMBERS = {"__del__": _give_back, "__slots__": ("address", "keep", "key", "owners")}
+_MEMBERS = {"__del__": _give_back, "__slots__": ("address", "keep")}
 # The classes of buffers of 2 ** n bytes, as ctypes needs one for each size. They are given back with the last
 # array or image on them.
 _KINDS: Any = [type("DeferredMemory", (ctypes.c_uint8 * (1 << n),), _MEMBERS) for n in range(33)]
-_NOBODY: dict[Any, Any] = {}
 
 
 def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
@@ -75,13 +74,13 @@ def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
         keep: an object that the context needs, held as long as the buffer.
 
     Returns:
-        An object with the buffer's `address`. Once it is given back, `owners`, a dict, loses its `key`.
+        An object with the buffer's `address`.
     """
     address = _calls()[0](nbytes, fill, context)
     if address is None:
         return None
     memory = _KINDS[nbytes.bit_length()].from_address(address)
-    memory.address, memory.keep, memory.owners, memory.key = address, keep, _NOBODY, None
+    memory.address, memory.keep = address, keep
     return memory
 
 
@@ -183,6 +182,15 @@ class ImageFill:
     def check(self) -> None:
         """Raises NativeError if it can't be made."""
         ffi.check(ffi.library().hr_image_fill_check(self.address))
+
+    def filled(self, nbytes: int) -> Any:
+        """Ordinary memory of `nbytes` bytes with the image in it, and its `address`.
+        Raises MemoryError if there is none."""
+        memory = _KINDS[nbytes.bit_length()]()
+        memory.address = ctypes.addressof(memory)
+        if ffi.library().hr_fill_image(self.address, memory.address, nbytes) != abi.OK:
+            raise MemoryError
+        return memory
 
 
 def address_of(data: bytes) -> int:

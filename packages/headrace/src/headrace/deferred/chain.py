@@ -11,13 +11,14 @@ import itertools
 import threading
 import zlib
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from headrace._native import deferred, render
+from headrace._pillow_compat import PIXEL_NBYTES
 from headrace.deferred.steps import (
     GRAY_ROWS,
     MAX_STEPS,
@@ -258,8 +259,27 @@ class Chain(NamedTuple):
         except NativeError:
             return False  # the data are damaged, and are decoded as Pillow does where they are touched
 
-    def fill(self) -> deferred.ImageFill:
-        """What makes the pixels, as Pillow keeps them. Raises NativeError if native code can't."""
+    def can_be_late(self) -> bool:
+        """Whether native code can make the pixels when they are asked for."""
+        width, height = self.shown
+        if width * height * PIXEL_NBYTES[self.shown_mode] > deferred.MOST_NBYTES:
+            return False
+        try:
+            if self.steps:
+                self._fill().check()
+        except NativeError:
+            return False
+        return True
+
+    def memory(self) -> Any:
+        """A buffer of the pixels, as Pillow keeps them, with its `address`: deferred memory if there is any left.
+        Raises MemoryError if there is no memory at all."""
+        width, height = self.shown
+        nbytes = width * height * PIXEL_NBYTES[self.shown_mode]
+        fill = self._fill()
+        return deferred.take(nbytes, deferred.filling_image(), fill.address, fill) or fill.filled(nbytes)
+
+    def _fill(self) -> deferred.ImageFill:
         store = PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
         gray = self.mode != "RGB"
         if self.steps:
@@ -268,10 +288,7 @@ class Chain(NamedTuple):
             form = _plain_form(store, gray)
         geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
         file = self.file
-        fill = deferred.ImageFill(file.address, file.pixels, geometry, form, self.shown, file.data)
-        if self.steps:
-            fill.check()
-        return fill
+        return deferred.ImageFill(file.address, file.pixels, geometry, form, self.shown, file.data)
 
     def _job(self, store: Store, address: int) -> render.RenderJob:
         pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")

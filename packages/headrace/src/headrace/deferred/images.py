@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import gc
 import inspect
 import os
 from collections.abc import Callable
@@ -49,70 +50,71 @@ opened = Counter()  # files that weren't decoded at once
 
 
 class Deferred:
-    """What is known of the pixels of a core image that lie in deferred memory.
+    """What an image holds in place of a core, until its pixels are asked for or, as `core`, after that.
 
     Attributes:
         chain: the steps from the file to them.
-        address: of their memory.
+        mode: of the image.
+        size: (width, height) of the image.
         used: whether another image was made of them.
         read: whether an array was.
         noted: whether what read them was noted.
     """
 
-    __slots__ = ("address", "chain", "noted", "read", "used")
+    __slots__ = ("_address", "_core", "chain", "mode", "noted", "read", "size", "used")
 
-    def __init__(self, chain: Chain, address: int) -> None:
-        self.chain, self.address = chain, address
+    readonly = 0  # Pillow asks cores for it
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.mode, self.size = chain, chain.shown_mode, chain.shown
+        self._core: Any = None
         self.used = self.read = self.noted = False
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has seen or changed the pixels."""
-        return deferred.state(self.address) == deferred.UNTOUCHED
+        """Whether nobody has seen or changed the pixels, nor what they mean."""
+        if self._core is None:
+            return True
+        return bool(deferred.state(self._address) == deferred.UNTOUCHED and self._core.mode == self.mode)
 
+    @property
+    def core(self) -> Any:
+        """Pillow's core image, whose pixels are made when they are touched."""
+        if self._core is None:
+            with self.chain.file.lock:
+                if self._core is None:
+                    memory = self.chain.memory()
+                    self._address = memory.address
+                    self._core = _pillow_compat.core_on(memory, self.mode, self.size)
+        return self._core
 
-_deferred: dict[int, Deferred] = {}  # by the id() of the core image, which ends with its memory
-
-
-def _core_of(chain: Chain) -> Any:
-    """A core image whose pixels are made when they are touched, or None if that can't be."""
-    mode, size = chain.shown_mode, chain.shown
-    try:
-        fill = chain.fill()
-    except NativeError:
-        return None
-    nbytes = size[0] * size[1] * _pillow_compat.PIXEL_NBYTES[mode]
-    memory = deferred.take(nbytes, deferred.filling_image(), fill.address, fill)
-    if memory is None:
-        return None
-    core = _pillow_compat.core_on(memory, mode, size)
-    key = memory.key = id(core)
-    memory.owners = _deferred
-    _deferred[key] = Deferred(chain, memory.address)
-    return core
+    def touch(self) -> None:
+        """Has the pixels made, if they weren't."""
+        _ = self.core
+        deferred.touch(self._address)
 
 
 def _deferred_of(image: Any) -> Deferred | None:
     """What is known of the pixels of an image that nobody has touched, else None."""
-    core = _pillow_compat.core_of(image)
-    known = _deferred.get(id(core))
-    if known is None or type(image) not in KINDS or not known.untouched:
+    known = _pillow_compat.core_of(image)
+    if type(known) is not Deferred or type(image) not in KINDS or not known.untouched:
         return None
-    same = image.size == known.chain.shown and image.mode == core.mode == known.chain.shown_mode
-    return known if same else None
+    return known if image.size == known.size and image.mode == known.mode else None
 
 
 def _recorded(image: Image.Image, modes: tuple[str, ...] = ("RGB", "L")) -> Deferred | None:
     """What is known of an image whose next step may be recorded, else None."""
     if image.mode not in modes or type(image) not in KINDS:
         return None
-    if image.palette is not None or "_headrace_opened" in image.__dict__:
+    if "_headrace_opened" in image.__dict__:
+        _defer_opened(image)
+    if image.palette is not None:
         image.load()  # Pillow puts a palette in that was changed
     known = _deferred_of(image)
     if known is None:
         return None
     if known.used and known.chain.steps:  # done once, not again for each image that is made of it
-        deferred.touch(known.address)
+        known.touch()
         return None
     limit = Image.MAX_IMAGE_PIXELS
     # Pillow warns of each crop of such an image.
@@ -135,13 +137,13 @@ def _view(
     image: Image.Image, known: Deferred, chain: Chain | None, *, keeps_info: bool = True
 ) -> Image.Image | None:
     """An image made of another, whose steps are `chain`; None if it can't be deferred."""
-    core = None if chain is None else _core_of(chain)
-    if core is None:
+    if chain is None or not chain.can_be_late():
         return None
     known.used = True
-    if core.mode == "P":
-        core.putpalette("RGB", "RGB", _colors(image))
-    view = _pillow_compat.image_on(image, core)
+    pixels = Deferred(chain)
+    if pixels.mode == "P":
+        pixels.core.putpalette("RGB", "RGB", _colors(image))
+    view = _pillow_compat.image_on(image, pixels)
     if not keeps_info:
         view.info = {}
     return view
@@ -151,7 +153,7 @@ def may_record(image: Any) -> bool:
     """Whether a step on an image may be recorded: it is deferred, or a file that wasn't loaded yet."""
     if type(image) not in KINDS:
         return False
-    return id(_pillow_compat.core_of(image)) in _deferred or bool(getattr(image, "tile", None))
+    return type(_pillow_compat.core_of(image)) is Deferred or bool(getattr(image, "tile", None))
 
 
 def chain_of(image: Any) -> Chain | None:
@@ -279,6 +281,11 @@ def _point(original: Function, image: Image.Image, lut: Any, mode: str | None = 
     return original(image, lut, mode) if changed is None else changed
 
 
+def _core(original: Function, image: Image.Image) -> Any:
+    pixels = _pillow_compat.core_of(image)
+    return pixels.core if type(pixels) is Deferred else original(image)
+
+
 def _array_interface(original: Function, image: Image.Image) -> Any:
     known, pixels = _deferred_of(image), None
     if known is not None and known.chain.shown_mode != "P":
@@ -325,6 +332,12 @@ def _state(image: Any) -> Any:
 
 
 def _load_file(original: Function, image: Any) -> Any:
+    _defer_opened(image)
+    return original(image)
+
+
+def _defer_opened(image: Any) -> None:
+    """Has the pixels of a file made later if Pillow would decode them now, and can for certain."""
     opened_as = image.__dict__.pop("_headrace_opened", None)
     if opened_as is not None and image.mode in MODES.get(type(image), ()) and _is_whole(image):
         head, state = opened_as
@@ -334,7 +347,6 @@ def _load_file(original: Function, image: Any) -> Any:
             # Else Pillow may raise an error, which is to come now.
             if data.startswith(head) and ffi.image_decodes(data):
                 _defer(image, data)
-    return original(image)
 
 
 def _is_whole(image: Any) -> bool:
@@ -352,10 +364,10 @@ def _defer(image: Any, data: bytes) -> None:
         file = _certain(image, data)
     except (NativeError, MemoryError):
         return
-    core = _core_of(Chain.whole(file, image.mode))
-    if core is None:
+    chain = Chain.whole(file, image.mode)
+    if not chain.can_be_late():
         return
-    image.im = core
+    image.im = Deferred(chain)
     if isinstance(image, WebPImageFile):
         _pillow_compat.mark_loaded(image)
         image.info["timestamp"] = image.info["duration"] = 0
@@ -409,6 +421,7 @@ METHODS: tuple[tuple[type, str, Function], ...] = (
     *((Image.Image, function.__name__[1:], function) for function in (_transpose, _transform, _filter)),
     *((Image.Image, function.__name__[1:], function) for function in (_point, _load)),
     (Image.Image, "__array_interface__", _array_interface),
+    (Image.Image, "im", _core),
     (ImageFile.ImageFile, "__init__", _open_file),
     (ImageFile.ImageFile, "load", _load_file),
     (WebPImageFile, "load", _load_file),
@@ -445,6 +458,9 @@ def install() -> None:
 
 def uninstall() -> None:
     """From now on Pillow decodes files itself again; images that are deferred stay so."""
+    for each in gc.get_objects() if _replaced else ():
+        if type(each) in KINDS and type(_pillow_compat.core_of(each)) is Deferred:
+            each.im = each.im
     while _replaced:
         owner, name, original = _replaced.pop()
         setattr(owner, name, original)
@@ -452,8 +468,12 @@ def uninstall() -> None:
 
 def _standing_for(original: Any, function: Function) -> Any:
     if isinstance(original, property):
-        assert original.fget is not None
-        return property(_standing_for(original.fget, function))
+        getter: Any = original.fget
+
+        def get(image: Any) -> Any:
+            return function(getter, image)
+
+        return property(get, original.fset)
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
