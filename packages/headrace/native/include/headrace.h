@@ -30,6 +30,7 @@ extern "C" {
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
+#define HR_INFLATED (1u << 30) /* beside the decoders: the file is what hr_png_inflate() gave */
 #define HR_PARAMS 24  /* of an op */
 #define HR_DRAWS 32   /* of an op */
 
@@ -275,11 +276,11 @@ HR_API int32_t hr_image_size(const uint8_t* data, uint64_t bytes, int32_t* size)
  * a JPEG, and far less than decoding for any format. */
 HR_API int32_t hr_image_check(const uint8_t* data, uint64_t size);
 
-/* A PNG file of the same image whose data need no inflating: out[capacity], *out_size bytes. HR_OK:
- * all of it can be decoded for certain. HR_TOO_LARGE: *out_size bytes may be needed.
- * HR_UNSUPPORTED, HR_CORRUPT: native code doesn't decode it. */
-HR_API int32_t hr_png_unpack(const uint8_t* data, uint64_t size, uint8_t* out, uint64_t capacity,
-                             uint64_t* out_size);
+/* A PNG file with its image data inflated: out[capacity], *out_size bytes. Functions that are given
+ * it need HR_INFLATED. HR_OK: all of it can be decoded for certain. HR_TOO_LARGE: *out_size bytes
+ * may be needed. HR_UNSUPPORTED, HR_CORRUPT: native code doesn't decode it. */
+HR_API int32_t hr_png_inflate(const uint8_t* data, uint64_t size, uint8_t* out, uint64_t capacity,
+                              uint64_t* out_size);
 
 /* Makes the images of `jobs`, each with a code of its own; `upright` of their pipelines is ignored.
  * Where together they need more than the part of the image that holds all of them, that part is

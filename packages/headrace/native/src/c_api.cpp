@@ -550,18 +550,14 @@ int32_t hr_fill_image(void* context, uint8_t* out, uint64_t) {
   });
 }
 
-int32_t hr_png_unpack(const uint8_t* data, uint64_t size, uint8_t* out, uint64_t capacity,
-                      uint64_t* out_size) {
+int32_t hr_png_inflate(const uint8_t* data, uint64_t size, uint8_t* out, uint64_t capacity,
+                       uint64_t* out_size) {
 #ifdef HEADRACE_PNG
   return guarded([&]() -> int32_t {
-    *out_size = headrace::png_unpacked_bound(data, size);
+    *out_size = headrace::png_inflated_bound(data, size);
     if (*out_size == 0) return fail(Code::kUnsupported);
     if (*out_size > capacity) return HR_TOO_LARGE;
-    thread_local headrace::Buffer padded;
-    uint8_t* const copy = padded.reserve(size);
-    if (copy == nullptr) return fail(Code::kOutOfMemory);
-    std::memcpy(copy, data, size);
-    const Code code = headrace::png_unpack(copy, size, out, out_size);
+    const Code code = headrace::png_inflate(data, size, out, out_size);
     return code == Code::kOk ? HR_OK : fail(code);
   });
 #else

@@ -61,7 +61,8 @@ ConstImageView whole_in(const uint8_t* memory, Size size) {
   return {memory + first_pixel_in(memory), Image::stride_of(size.width), size.width, size.height};
 }
 
-Code Renderer::open(const uint8_t* data, size_t size) {
+Code Renderer::open(const uint8_t* data, size_t size, uint32_t decoders) {
+  if ((decoders & HR_INFLATED) != 0) return decoder_.open({data, size, {}});
   uint8_t* const padded = padded_.reserve(size);
   if (padded == nullptr) return Code::kOutOfMemory;
   std::memcpy(padded, data, size);
@@ -92,7 +93,7 @@ Renderer::Plan Renderer::plan_of(const hr_render_job& job) {
 }
 
 Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int count) {
-  const Code opened = open(data, size);
+  const Code opened = open(data, size, count > 0 ? jobs[0].decoders : 0);
   if (opened != Code::kOk) return opened;
   const Size whole = decoder_.size();
   if (!crops_inside(jobs, count, whole.width, whole.height)) return Code::kInvalidArgument;
@@ -127,7 +128,7 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
 
 Code Renderer::decode_all(const uint8_t* data, size_t size, uint32_t decoders,
                           const ImageView& to) {
-  const Code code = open(data, size);
+  const Code code = open(data, size, decoders);
   if (code != Code::kOk) return code;
   const Size whole = decoder_.size();
   if (whole.width != to.width || whole.height != to.height) return Code::kInvalidArgument;
@@ -146,7 +147,7 @@ Code Renderer::render_decoded(const ConstImageView& image, hr_render_job* jobs, 
 }
 
 Code Renderer::render_damaged(const uint8_t* data, size_t size, hr_render_job* job) {
-  const Code code = open(data, size);
+  const Code code = open(data, size, job->decoders);
   if (code != Code::kOk) return code;
   Image whole;
   const ImageView pixels = whole.reshape(decoder_.size().width, decoder_.size().height);

@@ -55,7 +55,7 @@ class Renderer {
 
   static Plan plan_of(const hr_render_job& job);
   // Copies the file to where codecs may read past its end, and opens it.
-  Code open(const uint8_t* data, size_t size);
+  Code open(const uint8_t* data, size_t size, uint32_t decoders = 0);
   Code decode(uint32_t decoders, const Rect& rect, ImageView* pixels);
   // `gray`: the pixels are those of convert("L") already, where that is asked for.
   Code finish(const Plan& plan, ConstImageView pixels, bool gray, const hr_render_job& job);

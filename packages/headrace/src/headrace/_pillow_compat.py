@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import PIL
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 _CORE: Any = Image.core  # type: ignore[attr-defined]
@@ -37,6 +38,14 @@ def mark_loaded(image: WebPImageFile) -> None:
 def is_unloaded(image: WebPImageFile) -> bool:
     """Whether Pillow would decode the only frame of a WebP when it loads the image."""
     return getattr(image, "_WebPImageFile__loaded", None) == -1
+
+
+def end_after(image: PngImageFile, at: int) -> None:
+    """Has Pillow do what it does when all pixels were read: those of a PNG whose image data end at `at`."""
+    assert image.fp is not None
+    image.fp.seek(at - 4)  # the checksum
+    image._PngImageFile__idat = 0  # type: ignore[attr-defined]
+    image.load_end()
 
 
 @cache

@@ -13,9 +13,10 @@ from PIL import Image
 
 import headrace
 from headrace import _pillow_compat
+from headrace._native import abi, render
 from headrace._native import deferred as memory
-from headrace._native import ffi, render
 from headrace.deferred import images
+from headrace.deferred.chain import Chain, File
 from headrace.errors import NativeError
 from support import pngs
 from support.deferred_images import both, is_deferred
@@ -57,21 +58,26 @@ def test_damaged_jpegs_are_decoded_as_by_pillow(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1"])
-def test_an_unpacked_png_is_the_same_image(mode: str) -> None:
-    data = saved("PNG", mode, 300, 200)
-    unpacked = render.unpacked_png(data)
-    whole = (0, 0, 300, 200)
-    assert np.array_equal(*(ffi.image_decode(each, "libdeflate", whole) for each in (data, unpacked)))
+def test_an_inflated_png_is_the_same_image(mode: str) -> None:
+    data, size = saved("PNG", mode, 300, 200), (300, 200)
+    inflated = render.inflated_png(data)
+    for crop in ((0, 0, *size), (20, 70, 100, 50), (299, 199, 1, 1)):
+        made = []
+        for file, flags in ((data, 0), (inflated, abi.INFLATED)):
+            chain = Chain.whole(File(file, size, flags), "RGB")._replace(crop=crop, size=crop[2:])
+            made.append(chain._replace(window=(0, 0, *crop[2:])).array())
+        assert made[0] is not None
+        assert np.array_equal(*made)
 
 
 @pytest.mark.parametrize("name", pngs.REFUSED)
-def test_a_damaged_png_is_not_unpacked(name: str) -> None:
+def test_a_damaged_png_is_not_inflated(name: str) -> None:
     data = pngs.REFUSED[name]()
     try:
-        unpacked = render.unpacked_png(data)
+        inflated = render.inflated_png(data)
     except NativeError:
         return
-    assert len(unpacked) > 0  # its pixels are whole
+    assert len(inflated) > 0  # its pixels are whole
 
 
 def test_faulthandler_comes_second_once_images_are_deferred() -> None:
@@ -116,3 +122,14 @@ def test_images_without_deferred_memory_are_equal(monkeypatch: pytest.MonkeyPatc
     crop, wanted = ours.crop((3, 4, 30, 40)), theirs.crop((3, 4, 30, 40))
     assert crop == wanted
     assert not is_deferred(crop)
+
+
+def test_a_damaged_webp_gives_pillows_error_when_its_pixels_are_needed() -> None:
+    rng, errors = random.Random(3), 0
+    good = saved("WEBP", lossless=True)
+    for _ in range(20):
+        ours, theirs = both(damaged(good, rng))
+        wanted = pixels(theirs)
+        assert pixels(ours.convert("RGB")) == wanted
+        errors += not isinstance(wanted, bytes)
+    assert errors > 0

@@ -80,11 +80,11 @@ std::unique_ptr<Codec> make_jpeg_codec(int first);
 #ifdef HEADRACE_PNG
 std::unique_ptr<Codec> make_png_codec(int first);
 std::string png_version();
-// An upper bound of the bytes that png_unpack() writes for a file; 0: it doesn't take it.
-uint64_t png_unpacked_bound(const uint8_t* data, size_t size);
-// The same image as a PNG file whose data need no inflating, in `out`, *out_size bytes. With kOk
-// all of it can be decoded for certain. `data` is readable for Buffer::kPadding bytes past `size`.
-Code png_unpack(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size);
+// An upper bound of the bytes that png_inflate() writes for a file; 0: it doesn't take it.
+uint64_t png_inflated_bound(const uint8_t* data, size_t size);
+// The same file with inflated image data in `out`, *out_size bytes, which decode() takes if HR_INFLATED
+// is among the decoders. With kOk all of it can be decoded for certain.
+Code png_inflate(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size);
 #endif
 #ifdef HEADRACE_WEBP
 std::unique_ptr<Codec> make_webp_codec(int first);

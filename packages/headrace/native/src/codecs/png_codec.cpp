@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "../pixels.h"
+#include "headrace.h"
 #include "codec.h"
 #include "png_file.h"
 
@@ -102,15 +103,16 @@ Run unfilter_for(int pixel) {
 // Keeps its memory from file to file; one instance serves one thread.
 class ImageData {
  public:
-  // Inflates all image data of a file. kCorrupt: they are anything but as many rows as the header
-  // says, each with a filter that there is, and their right checksum.
-  Code open(const uint8_t* data, const png::Header& header);
+  // Inflates all image data of a file, into memory of its own or `to`. kCorrupt: they are anything but
+  // as many rows as the header says, each with a filter that there is, and their right checksum.
+  Code open(const uint8_t* data, const png::Header& header, uint8_t* to = nullptr);
+
+  // Takes what open() has written to `inflated`, as far as `count` rows from `first` on need it.
+  Code copy(const uint8_t* inflated, const png::Header& header, int first, int count);
 
   // Undoes the filters of `count` rows from `first` on, each as far as its first `bytes` bytes.
-  // To be called once after open().
+  // To be called once after open() or copy().
   void unfilter(int first, int count, size_t bytes);
-
-  const uint8_t* filtered() const { return rows_; }  // all rows, before unfilter()
 
   // As in the PNG specification, 7.2: pixels of less than 8 bits are packed.
   const uint8_t* row(int y) const { return rows_ + static_cast<size_t>(y) * stride_ + 1; }
@@ -118,6 +120,11 @@ class ImageData {
  private:
   // Where the compressed data are in one piece; nullptr: memory is short.
   const uint8_t* joined(const uint8_t* data, const png::Header& header, size_t* size);
+
+  void describe(const png::Header& header);
+
+  // The first row that row `y` needs: those above matter as long as each depends on the one before it.
+  int needed_from(const uint8_t* rows, int y) const;
 
   png::Decompressor decompressor_{libdeflate_alloc_decompressor()};
   Buffer joined_;
@@ -145,19 +152,50 @@ const uint8_t* ImageData::joined(const uint8_t* data, const png::Header& header,
   return out;
 }
 
-Code ImageData::open(const uint8_t* data, const png::Header& header) {
-  if (decompressor_ == nullptr) return Code::kOutOfMemory;
+// Bytes of a row and its filter.
+uint64_t stride_of(const png::Header& header) {
+  const auto bits = static_cast<uint64_t>(png::bits_per_pixel(header));
+  return (bits * static_cast<uint64_t>(header.width) + 7) / 8 + 1;
+}
+
+// Bytes of all rows and their filters.
+uint64_t filtered_size(const png::Header& header) {
+  return stride_of(header) * static_cast<uint64_t>(header.height);
+}
+
+void ImageData::describe(const png::Header& header) {
   height_ = header.height;
-  const auto bits = static_cast<size_t>(png::bits_per_pixel(header));
-  pixel_ = static_cast<int>((bits + 7) / 8);
-  stride_ = (bits * static_cast<size_t>(header.width) + 7) / 8 + 1;
-  const uint64_t size = uint64_t{stride_} * static_cast<uint64_t>(height_);
+  pixel_ = (png::bits_per_pixel(header) + 7) / 8;
+  stride_ = stride_of(header);
+}
+
+Code ImageData::copy(const uint8_t* inflated, const png::Header& header, int first, int count) {
+  describe(header);
+  const uint64_t size = stride_ + filtered_size(header);
+  uint8_t* const memory = memory_.reserve(size);
+  if (memory == nullptr) return Code::kOutOfMemory;
+  rows_ = memory + stride_;
+  const size_t from = stride_ * static_cast<size_t>(needed_from(inflated + stride_, first));
+  const size_t end = stride_ * (static_cast<size_t>(first) + static_cast<size_t>(count) + 1);
+  std::memcpy(memory + from, inflated + from, end - from);
+  return Code::kOk;
+}
+
+int ImageData::needed_from(const uint8_t* rows, int y) const {
+  while (y > 0 && rows[static_cast<size_t>(y) * stride_] >= kUp) --y;
+  return y;
+}
+
+Code ImageData::open(const uint8_t* data, const png::Header& header, uint8_t* to) {
+  if (decompressor_ == nullptr) return Code::kOutOfMemory;
+  describe(header);
+  const uint64_t size = filtered_size(header);
   if (size > kMaxMemory) return Code::kUnsupported;
   if (size / kMostOfAByte > header.data_end - header.data_begin) return Code::kCorrupt;
   size_t compressed = 0;
   const uint8_t* const from = joined(data, header, &compressed);
   // Above the first row there is one of zeros.
-  uint8_t* const memory = memory_.reserve(stride_ + size);
+  uint8_t* const memory = to != nullptr ? to : memory_.reserve(stride_ + size);
   if (from == nullptr || memory == nullptr) return Code::kOutOfMemory;
   std::memset(memory, 0, stride_);
   rows_ = memory + stride_;
@@ -173,10 +211,7 @@ Code ImageData::open(const uint8_t* data, const png::Header& header) {
 
 void ImageData::unfilter(int first, int count, size_t bytes) {
   const Run run = unfilter_for(pixel_);
-  int y = first;
-  // Rows above matter as long as each depends on the one before it.
-  while (y > 0 && row(y)[-1] >= kUp) --y;
-  for (; y < first + count; ++y) {
+  for (int y = needed_from(rows_, first); y < first + count; ++y) {
     uint8_t* const to = rows_ + static_cast<size_t>(y) * stride_ + 1;
     run(to[-1], to, to - stride_, bytes);
   }
@@ -232,7 +267,10 @@ Code PngCodec::check() {
 
 Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
   if ((allowed >> number_ & 1u) == 0 || header_.interlaced) return Code::kUnsupported;
-  const Code code = image_data_.open(data_, header_);
+  const bool inflated = (allowed & HR_INFLATED) != 0;
+  const uint8_t* const content = data_ + header_.data_begin + 8;
+  const Code code = inflated ? image_data_.copy(content, header_, rect.y, rect.h)
+                             : image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
   read_colors();
   const auto bits = static_cast<size_t>(png::bits_per_pixel(header_));
@@ -288,57 +326,33 @@ void PngCodec::convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) cons
   }
 }
 
-constexpr uint64_t kMostOfABlock = 65535;
-
-// Bytes of rows and their filters.
-uint64_t filtered_size(const png::Header& header) {
-  const auto bits = static_cast<uint64_t>(png::bits_per_pixel(header));
-  return ((bits * static_cast<uint64_t>(header.width) + 7) / 8 + 1) *
-         static_cast<uint64_t>(header.height);
-}
-
-uint8_t* put(uint32_t value, uint8_t* out) {
+uint8_t* put(uint64_t value, uint8_t* out) {
   for (int shift = 24; shift >= 0; shift -= 8) *out++ = static_cast<uint8_t>(value >> shift);
   return out;
 }
 
-// A zlib stream of blocks that aren't compressed (RFC 1950 and 1951, 3.2.4).
-uint8_t* put_stored(const uint8_t* from, uint64_t size, uint8_t* out) {
-  *out++ = 0x78;
-  *out++ = 0x01;
-  for (uint64_t at = 0; at < size; at += kMostOfABlock) {
-    const auto part = static_cast<uint32_t>(std::min(kMostOfABlock, size - at));
-    const uint8_t lengths[] = {static_cast<uint8_t>(part), static_cast<uint8_t>(part >> 8),
-                               static_cast<uint8_t>(~part), static_cast<uint8_t>(~part >> 8)};
-    *out++ = at + part == size ? 1 : 0;
-    out = std::copy(lengths, lengths + 4, out);
-    out = std::copy_n(from + at, part, out);
-  }
-  return put(libdeflate_adler32(1, from, size), out);
-}
-
 }  // namespace
 
-uint64_t png_unpacked_bound(const uint8_t* data, size_t size) {
+uint64_t png_inflated_bound(const uint8_t* data, size_t size) {
   png::Header header;
   if (png::parse_header(data, size, &header) != Code::kOk || header.interlaced) return 0;
   const uint64_t filtered = filtered_size(header);
-  if (filtered > kMaxMemory) return 0;
-  return size + filtered + (filtered / kMostOfABlock + 1) * 5 + 6 + png::kChunkOverhead;
+  return filtered > kMaxMemory ? 0 : size + stride_of(header) + filtered + png::kChunkOverhead;
 }
 
-Code png_unpack(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size) {
+Code png_inflate(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size) {
   thread_local ImageData image_data;
   png::Header header;
   Code code = png::parse_header(data, size, &header);
-  if (code == Code::kOk) code = image_data.open(data, header);
   if (code != Code::kOk) return code;
   uint8_t* const chunk = std::copy_n(data, header.data_begin, out);
+  const uint64_t content = stride_of(header) + filtered_size(header);
+  put(content, chunk);
   const uint8_t kType[] = {'I', 'D', 'A', 'T'};
-  uint8_t* const content = std::copy(kType, kType + 4, chunk + 4);
-  uint8_t* end = put_stored(image_data.filtered(), filtered_size(header), content);
-  put(static_cast<uint32_t>(end - content), chunk);
-  end = put(0, end);  // the checksum, which decode() doesn't look at
+  std::copy(kType, kType + 4, chunk + 4);
+  code = image_data.open(data, header, chunk + 8);
+  if (code != Code::kOk) return code;
+  uint8_t* end = put(0, chunk + 8 + content);  // the checksum, which decode() doesn't look at
   end = std::copy_n(data + header.data_end, size - header.data_end, end);
   *out_size = static_cast<uint64_t>(end - out);
   return Code::kOk;

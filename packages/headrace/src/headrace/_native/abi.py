@@ -25,6 +25,7 @@ import numpy as np
 ABI_VERSION = 20
 STAGES = 5
 DECODERS = 8
+INFLATED = 1 << 30  # beside the decoders
 PARAMS = 24
 DRAWS = 32
 
@@ -169,7 +170,7 @@ int32_t hr_index_images(void*, void*, int64_t, int32_t, void*, void*, uint64_t)
 int32_t hr_jpeg_transcode(void*, uint64_t, int32_t, int32_t, int32_t, void*, uint64_t, void*)
 int32_t hr_image_size(void*, uint64_t, void*)
 int32_t hr_image_check(void*, uint64_t)
-int32_t hr_png_unpack(void*, uint64_t, void*, uint64_t, void*)
+int32_t hr_png_inflate(void*, uint64_t, void*, uint64_t, void*)
 int32_t hr_image_render(void*, uint64_t, void*, int32_t)
 uint64_t hr_pixels_size(int32_t, int32_t)
 int32_t hr_pixels_decode(void*, uint64_t, uint32_t, void*, int32_t, int32_t)

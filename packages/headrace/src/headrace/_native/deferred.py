@@ -158,6 +158,7 @@ class ImageFill:
         form: what is done then.
         size: (width, height) of the result.
         keep: what the data's address is valid with.
+        flags: as of a `render.RenderJob`.
     """
 
     __slots__ = ("_keep", "address")
@@ -170,12 +171,14 @@ class ImageFill:
         form: Form,
         size: tuple[int, int],
         keep: Any,
+        flags: int,
     ) -> None:
         block = _BLOCK()
         self.address = address = ctypes.addressof(block)
         self._keep = block, decoded, form, keep
         pixels = _NO_PIXELS if decoded is None else (decoded.address, *decoded.size)
-        rules, head, tail, draws, _ = form
+        (vertical_first, decoders), head, tail, draws, _ = form
+        rules = vertical_first, decoders | flags
         values = *data, *pixels, *geometry, *rules, abi.OK, address + _PIPELINE_AT, draws, 0, *head
         _LAYOUT.pack_into(block, 0, *values, size[1], size[0], *tail)
 
@@ -193,8 +196,10 @@ class ImageFill:
         return memory
 
 
-def address_of(data: bytes) -> int:
+def address_of(data: render.File) -> int:
     """Where the bytes are."""
+    if isinstance(data, np.ndarray):
+        return data.ctypes.data
     return ctypes.c_void_p.from_buffer(ctypes.c_char_p(data)).value or 0
 
 

@@ -11,6 +11,12 @@ import numpy.typing as npt
 
 from headrace._native import abi, ffi
 
+File = bytes | npt.NDArray[np.uint8]
+
+
+def _pointer(data: File) -> bytes | int:
+    return data if isinstance(data, bytes) else data.ctypes.data
+
 
 class RenderJob(NamedTuple):
     """One image of those that `render_file` makes of a file. Boxes are (x, y, width, height).
@@ -21,6 +27,7 @@ class RenderJob(NamedTuple):
         window, flips: the part of the result that is kept, and whether it is mirrored across and down.
         pipeline, draws: what is done to it then, and how it is stored; float64 [ops, abi.DRAWS] for it.
         output: address of one sample of the pipeline.
+        flags: 0, or `abi.INFLATED` if the file is what `inflated_png` gave.
     """
 
     crop: tuple[int, int, int, int]
@@ -31,32 +38,35 @@ class RenderJob(NamedTuple):
     pipeline: ffi.Pipeline
     draws: npt.NDArray[np.float64]
     output: int
+    flags: int = 0
 
 
-def render_file(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
+def render_file(data: File, jobs: Sequence[RenderJob]) -> list[bool]:
     """Makes images of a file as Pillow gives them; whether native code made each of them.
 
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.
     """
     structs = (abi.RenderJob * len(jobs))(*[lowered(job) for job in jobs])
-    ffi.check(ffi.library().hr_image_render(data, len(data), structs, len(jobs)))
+    ffi.check(ffi.library().hr_image_render(_pointer(data), len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]
 
 
-def unpacked_png(data: bytes) -> bytes:
-    """A PNG file of the same image whose data need no inflating, and can be decoded for certain.
+def inflated_png(data: bytes) -> npt.NDArray[np.uint8]:
+    """A PNG file with its image data inflated, which can be decoded for certain.
+
+    Functions that are given it need `abi.INFLATED` among the decoders.
 
     Raises:
         NativeError: native code doesn't decode it.
     """
     size = c_uint64(0)
-    code = ffi.library().hr_png_unpack(data, len(data), None, 0, byref(size))
+    code = ffi.library().hr_png_inflate(data, len(data), None, 0, byref(size))
     if code != abi.TOO_LARGE:
         ffi.check(code)
     out = np.empty(size.value, np.uint8)
-    ffi.check(ffi.library().hr_png_unpack(data, len(data), out.ctypes.data, len(out), byref(size)))
-    return out[: size.value].tobytes()
+    ffi.check(ffi.library().hr_png_inflate(data, len(data), out.ctypes.data, len(out), byref(size)))
+    return out[: size.value]
 
 
 class DecodedImage:
@@ -65,18 +75,18 @@ class DecodedImage:
     Args:
         data: the file.
         size: its (width, height), as the attribute.
-        decoders: bit i allows decoder i.
+        decoders: bit i allows decoder i; and `abi.INFLATED` if the file is what `inflated_png` gave.
 
     Raises:
         NativeError: no allowed decoder takes the file, or it is of another size.
         MemoryError: there is none for 4 bytes per pixel.
     """
 
-    def __init__(self, data: bytes, size: tuple[int, int], decoders: int) -> None:
+    def __init__(self, data: File, size: tuple[int, int], decoders: int) -> None:
         self.size = size
         self._pixels = np.empty(ffi.library().hr_pixels_size(*size), np.uint8)
         self.address = self._pixels.ctypes.data
-        ffi.check(ffi.library().hr_pixels_decode(data, len(data), decoders, self.address, *size))
+        ffi.check(ffi.library().hr_pixels_decode(_pointer(data), len(data), decoders, self.address, *size))
 
     def render(self, jobs: Sequence[RenderJob]) -> list[bool]:
         """Makes an image for each job; returns whether it could. Several threads may call it at once.
@@ -98,7 +108,7 @@ def lowered(job: RenderJob) -> abi.RenderJob:
         flip_x=job.flips[0],
         flip_y=job.flips[1],
         pillow_vertical_first=pipeline.struct.pillow_vertical_first,
-        decoders=pipeline.struct.decoders,
+        decoders=pipeline.struct.decoders | job.flags,
         code=abi.OK,
         pipeline=pipeline.pointer,
         draws=job.draws.ctypes.data if len(job.draws) else None,

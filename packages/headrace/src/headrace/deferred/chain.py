@@ -81,16 +81,19 @@ class File:
 
     Attributes:
         data: the whole file.
-        address: of it, and its length.
+        certain: whether it is known to decode, rather than that it is complete.
+        flags: `abi.INFLATED` if that is what `render.inflated_png` gave, else 0.
         size: (width, height) in pixels.
         lock: held while it is decoded.
     """
 
-    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "address", "data", "lock", "size")
+    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work")
+    __slots__ += ("certain", "data", "flags", "lock", "size")
 
-    def __init__(self, data: bytes, size: tuple[int, int]) -> None:
-        self.data = data
-        self.address = deferred.address_of(data), len(data)
+    def __init__(
+        self, data: render.File, size: tuple[int, int], flags: int = 0, *, certain: bool = True
+    ) -> None:
+        self.data, self.flags, self.certain = data, flags, certain
         self.size = size
         self.lock = threading.RLock()
         self._number = next(_numbers)
@@ -113,7 +116,7 @@ class File:
 
     def decode(self) -> None:
         """Decodes all of it now. Raises NativeError if native code can't, MemoryError if memory is short."""
-        self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+        self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders() | self.flags)
 
     @property
     def pixels(self) -> render.DecodedImage | None:
@@ -122,7 +125,7 @@ class File:
 
     def _decode(self) -> None:
         try:
-            self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+            self.decode()
         except NativeError as error:
             self._refusal = str(error)
         except MemoryError:  # of 4 bytes per pixel, where a crop may need far less
@@ -272,8 +275,14 @@ class Chain(NamedTuple):
         return True
 
     def memory(self) -> Any:
-        """A buffer of the pixels, as Pillow keeps them, with its `address`: deferred memory if there is any left.
-        Raises MemoryError if there is no memory at all."""
+        """A buffer of the pixels, as Pillow keeps them, with its `address`: deferred if there is memory left.
+
+        Raises:
+            NativeError: the file is damaged.
+            MemoryError: there is no memory at all.
+        """
+        if not self.file.certain and self.file.pixels is None:
+            self.file.decode()
         width, height = self.shown
         nbytes = width * height * PIXEL_NBYTES[self.shown_mode]
         fill = self._fill()
@@ -288,9 +297,10 @@ class Chain(NamedTuple):
             form = _plain_form(store, gray)
         geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
         file = self.file
-        return deferred.ImageFill(file.address, file.pixels, geometry, form, self.shown, file.data)
+        place = deferred.address_of(file.data), len(file.data)
+        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, file.data, file.flags)
 
     def _job(self, store: Store, address: int) -> render.RenderJob:
         pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")
         geometry = (self.crop, self.size, self.filter, self.window, (self.flip_x, self.flip_y))
-        return render.RenderJob(*geometry, pipeline, draws, address)
+        return render.RenderJob(*geometry, pipeline, draws, address, self.file.flags)

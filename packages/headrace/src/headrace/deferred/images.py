@@ -7,15 +7,15 @@ L, `crop`, `resize`, `transpose`, `rotate`, `transform` with an affine or perspe
 make another one, whose bytes are those of the file after the steps so far. Everything else is Pillow's.
 
 Results, exceptions and warnings are Pillow's, and come when Pillow's would come: only files are deferred that
-are certain to decode.
+are certain to decode. Nobody knows that of a WebP: its error comes when its pixels are needed.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import functools
-import gc
 import inspect
+import io
 import os
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace import _pillow_compat
-from headrace._native import deferred, ffi, render
+from headrace._native import abi, deferred, ffi, render
 from headrace.deferred import own_code
 from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
 from headrace.deferred.steps import blur_of, is_size, point_of, warp_of
@@ -54,19 +54,18 @@ class Deferred:
 
     Attributes:
         chain: the steps from the file to them.
-        mode: of the image.
         size: (width, height) of the image.
         used: whether another image was made of them.
         read: whether an array was.
         noted: whether what read them was noted.
     """
 
-    __slots__ = ("_address", "_core", "chain", "mode", "noted", "read", "size", "used")
+    __slots__ = ("_address", "_core", "_mode", "chain", "noted", "read", "size", "used")
 
     readonly = 0  # Pillow asks cores for it
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.mode, self.size = chain, chain.shown_mode, chain.shown
+        self.chain, self._mode, self.size = chain, chain.shown_mode, chain.shown
         self._core: Any = None
         self.used = self.read = self.noted = False
 
@@ -75,7 +74,12 @@ class Deferred:
         """Whether nobody has seen or changed the pixels, nor what they mean."""
         if self._core is None:
             return True
-        return bool(deferred.state(self._address) == deferred.UNTOUCHED and self._core.mode == self.mode)
+        return bool(deferred.state(self._address) == deferred.UNTOUCHED and self._core.mode == self._mode)
+
+    @property
+    def mode(self) -> str:
+        """Of the pixels."""
+        return self._mode if self._core is None else str(self._core.mode)
 
     @property
     def core(self) -> Any:
@@ -83,10 +87,19 @@ class Deferred:
         if self._core is None:
             with self.chain.file.lock:
                 if self._core is None:
-                    memory = self.chain.memory()
+                    memory = self._memory()
                     self._address = memory.address
-                    self._core = _pillow_compat.core_on(memory, self.mode, self.size)
+                    self._core = _pillow_compat.core_on(memory, self._mode, self.size)
         return self._core
+
+    def _memory(self) -> Any:
+        try:
+            return self.chain.memory()
+        except NativeError:
+            image = Image.open(io.BytesIO(self.chain.file.data))
+            image.__dict__.pop("_headrace_opened", None)
+            image.load()  # Pillow's error counts
+            raise
 
     def touch(self) -> None:
         """Has the pixels made, if they weren't."""
@@ -281,9 +294,13 @@ def _point(original: Function, image: Image.Image, lut: Any, mode: str | None = 
     return original(image, lut, mode) if changed is None else changed
 
 
-def _core(original: Function, image: Image.Image) -> Any:
+def _core(image: Image.Image) -> Any:
     pixels = _pillow_compat.core_of(image)
-    return pixels.core if type(pixels) is Deferred else original(image)
+    return pixels.core if type(pixels) is Deferred else _PILLOWS.fget(image)
+
+
+_PILLOWS: Any = vars(Image.Image)["im"]
+CORE = property(_core, _PILLOWS.fset)
 
 
 def _array_interface(original: Function, image: Image.Image) -> Any:
@@ -372,10 +389,10 @@ def _defer(image: Any, data: bytes) -> None:
         _pillow_compat.mark_loaded(image)
         image.info["timestamp"] = image.info["duration"] = 0
     elif isinstance(image, PngImageFile):  # which may have more to say behind its pixels
-        image.load_prepare()
-        assert image.fp is not None
-        image.fp.seek(image.tile[0][2])
-        image.load_end()
+        at = image.tile[0][2] - 8
+        while data[at + 4 : at + 8] == b"IDAT":
+            at += 12 + int.from_bytes(data[at : at + 4], "big")
+        _pillow_compat.end_after(image, at)
     image.tile = []
     image.readonly = 0
     image.__exit__()
@@ -387,10 +404,9 @@ def _certain(image: Any, data: bytes) -> File:
     if isinstance(image, JpegImageFile):
         return File(data, image.size)
     if isinstance(image, PngImageFile):
-        return File(render.unpacked_png(with_numbers(data) if image.mode == "P" else data), image.size)
-    file = File(data, image.size)
-    file.decode()  # libwebp knows only afterwards
-    return file
+        inflated = render.inflated_png(with_numbers(data) if image.mode == "P" else data)
+        return File(inflated, image.size, abi.INFLATED)
+    return File(data, image.size, certain=False)
 
 
 def _written(file: Any) -> tuple[int, int] | None:
@@ -421,7 +437,6 @@ METHODS: tuple[tuple[type, str, Function], ...] = (
     *((Image.Image, function.__name__[1:], function) for function in (_transpose, _transform, _filter)),
     *((Image.Image, function.__name__[1:], function) for function in (_point, _load)),
     (Image.Image, "__array_interface__", _array_interface),
-    (Image.Image, "im", _core),
     (ImageFile.ImageFile, "__init__", _open_file),
     (ImageFile.ImageFile, "load", _load_file),
     (WebPImageFile, "load", _load_file),
@@ -454,13 +469,11 @@ def install() -> None:
         original = vars(owner)[name]
         _replaced.append((owner, name, original))
         setattr(owner, name, _standing_for(original, function))
+    Image.Image.im = CORE  # type: ignore[misc, assignment]  # which images need after uninstall() as well
 
 
 def uninstall() -> None:
     """From now on Pillow decodes files itself again; images that are deferred stay so."""
-    for each in gc.get_objects() if _replaced else ():
-        if type(each) in KINDS and type(_pillow_compat.core_of(each)) is Deferred:
-            each.im = each.im
     while _replaced:
         owner, name, original = _replaced.pop()
         setattr(owner, name, original)
@@ -468,12 +481,8 @@ def uninstall() -> None:
 
 def _standing_for(original: Any, function: Function) -> Any:
     if isinstance(original, property):
-        getter: Any = original.fget
-
-        def get(image: Any) -> Any:
-            return function(getter, image)
-
-        return property(get, original.fset)
+        assert original.fget is not None
+        return property(_standing_for(original.fget, function))
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
