@@ -124,12 +124,21 @@ def test_images_without_deferred_memory_are_equal(monkeypatch: pytest.MonkeyPatc
     assert not is_deferred(crop)
 
 
+def outcome(image: Any) -> Any:
+    try:
+        return image.convert("RGB").tobytes()
+    except (OSError, EOFError) as error:
+        return type(error), str(error)
+
+
 def test_a_damaged_webp_gives_pillows_error_when_its_pixels_are_needed() -> None:
     rng, errors = random.Random(3), 0
     good = saved("WEBP", lossless=True)
-    for _ in range(20):
-        ours, theirs = both(damaged(good, rng))
-        wanted = pixels(theirs)
-        assert pixels(ours.convert("RGB")) == wanted
+    for _ in range(30):
+        changed = bytearray(good)
+        changed[rng.randrange(40, len(good))] = rng.randrange(256)
+        ours, theirs = both(bytes(changed))
+        wanted = outcome(theirs)
+        assert outcome(ours) == wanted
         errors += not isinstance(wanted, bytes)
-    assert errors > 0
+    assert 0 < errors < 30
