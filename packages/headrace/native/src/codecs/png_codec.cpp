@@ -107,11 +107,11 @@ class ImageData {
   // as many rows as the header says, each with a filter that there is, and their right checksum.
   Code open(const uint8_t* data, const png::Header& header, uint8_t* to = nullptr);
 
-  // Takes what open() has written to `inflated`, as far as `count` rows from `first` on need it.
-  Code copy(const uint8_t* inflated, const png::Header& header, int first, int count);
+  // Has unfilter() take rows from what open() has written to `inflated`.
+  Code open_inflated(const uint8_t* inflated, const png::Header& header);
 
   // Undoes the filters of `count` rows from `first` on, each as far as its first `bytes` bytes.
-  // To be called once after open() or copy().
+  // To be called once after open() or open_inflated().
   void unfilter(int first, int count, size_t bytes);
 
   // As in the PNG specification, 7.2: pixels of less than 8 bits are packed.
@@ -124,12 +124,13 @@ class ImageData {
   void describe(const png::Header& header);
 
   // The first row that row `y` needs: those above matter as long as each depends on the one before it.
-  int needed_from(const uint8_t* rows, int y) const;
+  int needed_from(int y) const;
 
   png::Decompressor decompressor_{libdeflate_alloc_decompressor()};
   Buffer joined_;
   Buffer memory_;
   uint8_t* rows_ = nullptr;  // of the first row's filter
+  const uint8_t* filtered_ = nullptr;  // the same before unfilter()
   size_t stride_ = 0;        // bytes of a row and its filter
   int height_ = 0;
   int pixel_ = 0;  // bytes of a pixel, at least 1
@@ -169,20 +170,18 @@ void ImageData::describe(const png::Header& header) {
   stride_ = stride_of(header);
 }
 
-Code ImageData::copy(const uint8_t* inflated, const png::Header& header, int first, int count) {
+Code ImageData::open_inflated(const uint8_t* inflated, const png::Header& header) {
   describe(header);
-  const uint64_t size = stride_ + filtered_size(header);
-  uint8_t* const memory = memory_.reserve(size);
+  uint8_t* const memory = memory_.reserve(stride_ + filtered_size(header));
   if (memory == nullptr) return Code::kOutOfMemory;
+  std::memset(memory, 0, stride_);
   rows_ = memory + stride_;
-  const size_t from = stride_ * static_cast<size_t>(needed_from(inflated + stride_, first));
-  const size_t end = stride_ * (static_cast<size_t>(first) + static_cast<size_t>(count) + 1);
-  std::memcpy(memory + from, inflated + from, end - from);
+  filtered_ = inflated + stride_;
   return Code::kOk;
 }
 
-int ImageData::needed_from(const uint8_t* rows, int y) const {
-  while (y > 0 && rows[static_cast<size_t>(y) * stride_] >= kUp) --y;
+int ImageData::needed_from(int y) const {
+  while (y > 0 && filtered_[static_cast<size_t>(y) * stride_] >= kUp) --y;
   return y;
 }
 
@@ -198,7 +197,7 @@ Code ImageData::open(const uint8_t* data, const png::Header& header, uint8_t* to
   uint8_t* const memory = to != nullptr ? to : memory_.reserve(stride_ + size);
   if (from == nullptr || memory == nullptr) return Code::kOutOfMemory;
   std::memset(memory, 0, stride_);
-  rows_ = memory + stride_;
+  filtered_ = rows_ = memory + stride_;
   // Without a place for the number of bytes made, it has to be `size`.
   if (libdeflate_zlib_decompress(decompressor_.get(), from, compressed, rows_, size, nullptr) !=
       LIBDEFLATE_SUCCESS)
@@ -211,8 +210,10 @@ Code ImageData::open(const uint8_t* data, const png::Header& header, uint8_t* to
 
 void ImageData::unfilter(int first, int count, size_t bytes) {
   const Run run = unfilter_for(pixel_);
-  for (int y = needed_from(rows_, first); y < first + count; ++y) {
-    uint8_t* const to = rows_ + static_cast<size_t>(y) * stride_ + 1;
+  for (int y = needed_from(first); y < first + count; ++y) {
+    const size_t at = static_cast<size_t>(y) * stride_;
+    uint8_t* const to = rows_ + at + 1;
+    if (filtered_ != rows_) std::memcpy(to - 1, filtered_ + at, bytes + 1);
     run(to[-1], to, to - stride_, bytes);
   }
 }
@@ -269,7 +270,7 @@ Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, 
   if ((allowed >> number_ & 1u) == 0 || header_.interlaced) return Code::kUnsupported;
   const bool inflated = (allowed & HR_INFLATED) != 0;
   const uint8_t* const content = data_ + header_.data_begin + 8;
-  const Code code = inflated ? image_data_.copy(content, header_, rect.y, rect.h)
+  const Code code = inflated ? image_data_.open_inflated(content, header_)
                              : image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
   read_colors();

@@ -87,8 +87,10 @@ class File:
         lock: held while it is decoded.
     """
 
-    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work")
-    __slots__ += ("certain", "data", "flags", "lock", "size")
+    __slots__ = (
+        *("_decoded", "_fits", "_number", "_refusal", "_work"),
+        *("certain", "data", "flags", "lock", "size"),
+    )
 
     def __init__(
         self, data: render.File, size: tuple[int, int], flags: int = 0, *, certain: bool = True

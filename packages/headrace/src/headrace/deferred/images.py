@@ -96,7 +96,7 @@ class Deferred:
         try:
             return self.chain.memory()
         except NativeError:
-            image = Image.open(io.BytesIO(self.chain.file.data))
+            image = Image.open(io.BytesIO(bytes(self.chain.file.data)))
             image.__dict__.pop("_headrace_opened", None)
             image.load()  # Pillow's error counts
             raise
@@ -469,7 +469,7 @@ def install() -> None:
         original = vars(owner)[name]
         _replaced.append((owner, name, original))
         setattr(owner, name, _standing_for(original, function))
-    Image.Image.im = CORE  # type: ignore[misc, assignment]  # which images need after uninstall() as well
+    Image.Image.im = CORE  # type: ignore[assignment]  # which images need after uninstall() as well
 
 
 def uninstall() -> None:
