@@ -82,8 +82,8 @@ std::unique_ptr<Codec> make_png_codec(int first);
 std::string png_version();
 // An upper bound of the bytes that png_inflate() writes for a file; 0: it doesn't take it.
 uint64_t png_inflated_bound(const uint8_t* data, size_t size);
-// The same file with inflated image data in `out`, *out_size bytes, which decode() takes if HR_INFLATED
-// is among the decoders. With kOk all of it can be decoded for certain.
+// The same file with inflated image data in `out`, *out_size bytes, which decode() takes if
+// HR_INFLATED is among the decoders. With kOk all of it can be decoded for certain.
 Code png_inflate(const uint8_t* data, size_t size, uint8_t* out, uint64_t* out_size);
 #endif
 #ifdef HEADRACE_WEBP

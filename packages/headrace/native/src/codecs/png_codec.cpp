@@ -103,8 +103,8 @@ Run unfilter_for(int pixel) {
 // Keeps its memory from file to file; one instance serves one thread.
 class ImageData {
  public:
-  // Inflates all image data of a file, into memory of its own or `to`. kCorrupt: they are anything but
-  // as many rows as the header says, each with a filter that there is, and their right checksum.
+  // Inflates all image data of a file, into memory of its own or `to`. kCorrupt: they are anything
+  // but as many rows as the header says, each with a filter that there is, and their checksum.
   Code open(const uint8_t* data, const png::Header& header, uint8_t* to = nullptr);
 
   // Has unfilter() take rows from what open() has written to `inflated`.
@@ -123,7 +123,7 @@ class ImageData {
 
   void describe(const png::Header& header);
 
-  // The first row that row `y` needs: those above matter as long as each depends on the one before it.
+  // The first row that row `y` needs: those above matter as long as each depends on the one before.
   int needed_from(int y) const;
 
   png::Decompressor decompressor_{libdeflate_alloc_decompressor()};
