@@ -134,58 +134,52 @@ class Budget(NamedTuple):
 
     Attributes:
         parts: names of the parts.
-        lines: lines they may have at most.
+        lines: number of lines that they may have at most. It only goes down.
+        intended: the number in the design, or None for what came later.
     """
 
     parts: tuple[str, ...]
     lines: int
+    intended: int | None = None
 
 
-# Smaller is better, but clarity decides: change a figure with a sentence of reason. The design intended
-# 28,000 lines for all parts, before the features that are named here as reasons.
+# Lower a ceiling when lines go. Raising one needs a decision of its own, not a reason beside it.
 BUDGETS = [
-    # Intended: 900. All arguments of torch's DataLoader and ours, documented, take 250 lines; what an epoch
-    # is made of depends on the kind of dataset, of workers, and on where an earlier epoch was left.
-    Budget(("loader", "config", "build"), 1162),
-    # Intended: 3,000. Each policy of torchvision's and timm's has rules of its own, and code of the user's
-    # own is known by its bytecode alone (460 lines). AugMix, crops into several images and random sizes: 700.
-    # Processors of Hugging Face: 250. Transforms of v2 on uint8 tensors: 150.
-    Budget(("transforms",), 5550),
-    # Intended: 1,500. All text of `explain()`; gray images, other formats, several crops of one, the reading
-    # of files, and timm's dataset.
-    Budget(("plan",), 2204),
-    # Intended: 1,000. It records torchvision's functions one by one, needs to find no transforms, and notes
-    # which code of the user's reads pixels.
-    Budget(("deferred",), 1722),
-    # Intended: 3,200. Batches of the calling thread, of an IterableDataset too, are made without torch's
-    # loader, which took longer. Streams resume by the state of the dataset, of its iterator, or of both, or
-    # by making their samples again. Large batches are made in memory that is used again.
-    Budget(("engine", "_torch_compat"), 5906),
-    # Intended: 1,100. A copy of a loader has a place of its own in the epoch; orders are drawn when torch
-    # draws them; streams have a state between epochs.
-    Budget(("order",), 1354),
-    # Intended: 1,300. Indexes of packs, tar shards and entry points are checked row by row: they are data.
-    Budget(("sources",), 1703),
-    Budget(("device",), 688),
-    # Intended: 5,500. A record of a store is fetched once for all processes of a node, and one that is needed
-    # soon isn't evicted; the samples to pack are listed in columns.
-    Budget(("packs", "remote", "cache", "ray_data"), 6777),
-    # Intended: 3,500. The live view of running jobs, and the commands for datasets.
+    Budget(("loader", "config", "build"), 1_128, 1_000),
+    Budget(("transforms",), 5_328, 4_600),
+    Budget(("plan",), 1_676, 1_900),
+    Budget(("deferred",), 1_710, 1_900),
+    Budget(("engine",), 5_364, 4_700),
+    Budget(("order",), 1_643, 1_150),
+    Budget(("sources", "cache"), 4_297, 3_300),
+    Budget(("packs", "ray_data"), 3_273, 2_950),
+    Budget(("device",), 626, 600),
+    Budget(("recipes",), 796, 800),
     Budget(
         (
-            *("export", "testing", "cli", "records", "errors", "_native"),
-            *("__init__", "__main__", "_arrow", "_files", "_machine", "_startup", "replacement", "run"),
+            "__init__",
+            "__main__",
+            "_arrow",
+            "_files",
+            "_machine",
+            "_native",
+            "_pillow_compat",
+            "_torch_compat",
+            "cli",
+            "errors",
+            "export",
+            "lazy",
+            "records",
+            "testing",
         ),
-        4266,
+        3_804,
+        3_000,
     ),
-    # Intended: 700, with its command, which has 63 more. Mixed precision, averages of the weights, ranks,
-    # signals and checkpoints are what a run of ImageNet needs.
-    Budget(("recipes",), 827),
+    Budget(("_startup", "replacement", "run"), 440),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 39_678)
-# Intended: 12,000. The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP;
-# torch's arithmetic for AugMix; checksums of packed images.
-NATIVE = 14_334
+ALL_PYTHON = Budget(tuple(HOLDS), 30_085, 26_000)
+DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 7_528, 6_500)
+NATIVE = 15_279
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
@@ -302,6 +296,10 @@ def test_parts_stay_within_their_budget_of_lines(budget: Budget) -> None:
     assert lines_of(budget.parts) <= budget.lines
 
 
+def test_the_doctor_stays_within_its_budget_of_lines() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in DOCTOR_FILES) <= DOCTOR_PYTHON.lines
+
+
 def test_each_part_has_a_description_and_one_budget() -> None:
     parts = {part(path) for path in FILES}
     assert parts <= HOLDS.keys()
@@ -335,14 +333,15 @@ def table() -> Iterator[str]:
         ending = ".py" if (DOCTOR / f"{name}.py").is_file() else "/"
         yield f"| `{name}{ending}` | {DOCTOR_HOLDS[name]} | {names} |"
     yield ""
-    yield f"Lines of Python, at most ({ALL_PYTHON.lines:,} in all; native code: {NATIVE:,}):"
+    of_doctor = f"{DOCTOR_PYTHON.lines:,} in the doctor, where {DOCTOR_PYTHON.intended:,} are intended"
+    yield f"Lines of Python, at most ({of_doctor}; native code: {NATIVE:,}):"
     yield ""
-    yield "| parts | lines |"
-    yield "|---|---|"
+    yield "| parts | lines | intended |"
+    yield "|---|---|---|"
     for budget in BUDGETS:
-        parts = [f"`{name}`" for name in budget.parts if name in existing]
-        if parts:
-            yield f"| {', '.join(parts)} | {budget.lines:,} |"
+        intended = "" if budget.intended is None else f"{budget.intended:,}"
+        yield f"| {', '.join(f'`{name}`' for name in budget.parts)} | {budget.lines:,} | {intended} |"
+    yield f"| all of the loader | {ALL_PYTHON.lines:,} | {ALL_PYTHON.intended:,} |"
 
 
 def test_the_architecture_page_has_this_table() -> None:

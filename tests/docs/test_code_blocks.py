@@ -116,7 +116,7 @@ def test_the_reference_has_every_public_name() -> None:
     listed = set(re.findall(r"^::: (\S+)$", (REFERENCE / "api.md").read_text(), re.MULTILINE))
     public = {f"headrace.{name}" for name in headrace.__all__}
     public |= {f"headrace_doctor.{name}" for name in headrace_doctor.__all__}
-    for module in ("cache", "export", "lazy", "order", "ray_data", "testing"):
+    for module in ("cache", "deferred", "export", "order", "ray_data", "testing"):
         source = ROOT / "packages" / "headrace" / "src" / "headrace" / module
         text = (
             source.with_suffix(".py") if source.with_suffix(".py").exists() else source / "__init__.py"

@@ -36,7 +36,7 @@ def mark_loaded(image: WebPImageFile) -> None:
 
 
 def is_unloaded(image: WebPImageFile) -> bool:
-    """Whether Pillow would decode the only frame of a WebP when it loads the image."""
+    """Returns whether Pillow would decode the only frame of a WebP when it loads the image."""
     return getattr(image, "_WebPImageFile__loaded", None) == -1
 
 

@@ -66,8 +66,10 @@ def test_an_inflated_png_is_the_same_image(mode: str) -> None:
         for file, flags in ((data, 0), (inflated, abi.INFLATED)):
             chain = Chain.whole(File(file, size, flags), "RGB")._replace(crop=crop, size=crop[2:])
             made.append(chain._replace(window=(0, 0, *crop[2:])).array())
-        assert made[0] is not None
-        assert np.array_equal(*made)
+        first, second = made
+        assert first is not None
+        assert second is not None
+        assert np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("name", pngs.REFUSED)
@@ -99,7 +101,7 @@ def test_without_deferred_memory_pillow_decodes(monkeypatch: pytest.MonkeyPatch)
     ours, theirs = both(data)
     assert ours.tobytes() == theirs.tobytes()
     assert images.problem() == "there is none here"
-    loader = headrace.DataLoader(Opened(data), 2, num_workers=1)
+    loader: Any = headrace.DataLoader(Opened(data), 2, num_workers=1)  # type: ignore[arg-type]
     list(loader)
     assert "native code can't do so here: there is none here" in " ".join(loader.explain().split())
 

@@ -114,7 +114,7 @@ BOTH: dict[str, Callable[[Any], Any]] = {
 ARRAYS: dict[str, Callable[[Pixels], Any]] = {
     "pickle protocol 5": lambda x: pickle.loads(pickle.dumps(x, 5)),
     "tobytes": lambda x: x.tobytes(),
-    "memoryview": lambda x: memoryview(x).tobytes(),
+    "memoryview": lambda x: memoryview(x).tobytes(),  # type: ignore[arg-type]
     "bytes": lambda x: bytes(x.data),
     "save": saved,
     "astype": lambda x: x.astype(np.float32),
@@ -132,7 +132,7 @@ TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "shared": lambda x: x.share_memory_(),
     "DLPack": lambda x: dlpack.from_dlpack(dlpack.to_dlpack(x)),
     "stack": lambda x: torch.stack([x, x]),
-    "set_": lambda x: torch.empty(0, dtype=torch.uint8).set_(x),
+    "set_": lambda x: torch.empty(0, dtype=torch.uint8).set_(x),  # type: ignore[call-overload]
     "out": lambda x: torch.bitwise_not(x, out=torch.empty_like(x)),
     "storage": lambda x: bytes(x.untyped_storage()),
 }
@@ -171,8 +171,14 @@ def test_a_tensor_is_like_any_other(name: str) -> None:
 def test_what_looks_at_no_value_touches_nothing() -> None:
     array = deferred_array()
     tensor = torch.from_numpy(array)
-    views = [array[10:20, 5:9], array.T, array.reshape(-1), array.view(np.int8), tensor.permute(2, 0, 1)]
-    views += [tensor[None], tensor.view(-1), tensor.unbind(2), tensor.detach(), memoryview(array)]
+    views: list[Any] = [
+        array[10:20, 5:9],
+        array.T,
+        array.reshape(-1),
+        array.view(np.int8),
+        tensor.permute(2, 0, 1),
+    ]
+    views += [tensor[None], tensor.view(-1), tensor.unbind(2), tensor.detach(), memoryview(array)]  # type: ignore[arg-type]
     assert array.shape == SOURCE.shape
     assert is_untouched(array)
     del array, tensor

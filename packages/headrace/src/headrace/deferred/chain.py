@@ -265,7 +265,7 @@ class Chain(NamedTuple):
             return False  # the data are damaged, and are decoded as Pillow does where they are touched
 
     def can_be_late(self) -> bool:
-        """Whether native code can make the pixels when they are asked for."""
+        """Returns whether native code can make the pixels when they are asked for."""
         width, height = self.shown
         if width * height * PIXEL_NBYTES[self.shown_mode] > deferred.MOST_NBYTES:
             return False

@@ -71,7 +71,7 @@ class Deferred:
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has seen or changed the pixels, nor what they mean."""
+        """True if nobody has seen or changed the pixels, nor what they mean."""
         if self._core is None:
             return True
         return bool(deferred.state(self._address) == deferred.UNTOUCHED and self._core.mode == self._mode)
@@ -367,7 +367,7 @@ def _defer_opened(image: Any) -> None:
 
 
 def _is_whole(image: Any) -> bool:
-    """Whether the pixels that Pillow would read now are those that native code makes of the file."""
+    """Returns whether the pixels that Pillow would read now are those that native code makes of the file."""
     if isinstance(image, WebPImageFile):
         return not image.is_animated and _pillow_compat.is_unloaded(image)
     if isinstance(image, PngImageFile) and image.is_animated:

@@ -60,7 +60,7 @@ def stop() -> None:
 
 
 def is_noting() -> bool:
-    """Whether somebody wants to know."""
+    """Returns whether somebody wants to know."""
     return _notes is not None
 
 

@@ -158,7 +158,7 @@ def warp_of(size: Any, method: Any, data: Any, filter: Any, fill: Any) -> tuple[
 
 
 def is_size(size: Any) -> bool:
-    """Whether `size` is (width, height) of an image that native code makes."""
+    """Returns whether `size` is (width, height) of an image that native code makes."""
     return (
         isinstance(size, (list, tuple))
         and len(size) == 2
@@ -167,7 +167,7 @@ def is_size(size: Any) -> bool:
 
 
 def is_color(color: Any) -> bool:
-    """Whether `color` is a tuple of three levels."""
+    """Returns whether `color` is a tuple of three levels."""
     return (
         isinstance(color, tuple)
         and len(color) == 3
