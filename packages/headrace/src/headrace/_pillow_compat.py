@@ -1,4 +1,4 @@
-"""What Headrace uses of Pillow that Pillow doesn't promise to keep."""
+"""The parts of Pillow that Headrace uses, and that Pillow doesn't promise to keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIXEL_NBYTES = {"L": 1, "P": 1, "RGB": 4}  # of modes that a core image on other
 
 
 def core_on(memory: Any, mode: str, size: tuple[int, int]) -> Any:
-    """What Pillow calls the core of an image, whose rows lie in a buffer: `PIXEL_NBYTES` for each pixel."""
+    """Makes what Pillow calls an image's core, whose rows lie in a buffer: `PIXEL_NBYTES` for each pixel."""
     return _CORE.map_buffer(memory, size, "raw", 0, (mode, 0, 1))
 
 
@@ -26,7 +26,7 @@ def core_of(image: Image.Image) -> Any:
 
 
 def image_on(origin: Image.Image, core: Any) -> Image.Image:
-    """What a method of `origin` returns whose result is `core`: with its info, and a palette."""
+    """The image that a method of `origin` with the result `core` returns: with its info, and a palette."""
     return origin._new(core)
 
 

@@ -19,7 +19,7 @@ UNTOUCHED, WANTED, FILLED = 1, 2, 3  # states of memory; 0: it isn't deferred
 
 
 class DeferredCounts(NamedTuple):
-    """What this process did with deferred memory.
+    """Counts of what this process did with deferred memory.
 
     Attributes:
         live: pieces that are in use.
@@ -119,7 +119,7 @@ _BLOCK: Any = ctypes.c_char * _LAYOUT.size
 
 
 class Form(NamedTuple):
-    """What is done to the window of an image, and how it is stored.
+    """The work on the window of an image, and how the result is stored.
 
     Attributes:
         rules: Pillow's order of passes, and allowed decoders, as in hr_render_job.
@@ -197,7 +197,7 @@ class ImageFill:
 
 
 def address_of(data: render.File) -> int:
-    """Where the bytes are."""
+    """The address of the bytes."""
     if isinstance(data, np.ndarray):
         return data.ctypes.data
     return ctypes.c_void_p.from_buffer(ctypes.c_char_p(data)).value or 0

@@ -1,4 +1,4 @@
-"""What was recorded of an image: one crop of the file's, one resize, one window of the result, mirroring, and
+"""The record of an image: one crop of the file's, one resize, one window of the result, mirroring, and
 any other steps after that.
 
 The first part is arithmetic on rectangles. Native code then decodes only the pixels that the window needs,
@@ -51,15 +51,15 @@ class Counter:
 
 
 class _Views:
-    """How many images are made of a file, judged by the file before it: there may be several views."""
+    """Predicts how many images are made of a file from the file before it: there may be several views."""
 
     def __init__(self) -> None:
         self._file = 0
         self._count = self._usual = 1
 
     def left(self, file: int) -> int:
-        """How many images of a file, given by its number, are to be made, the one that is made now included;
-        0: it has as many as were expected. To be called for every image."""
+        """The number of images of a file, given by its number, to be made, including the current one, or 0
+        if it has had as many as expected. To be called for every image."""
         if file != self._file:
             self._file, self._usual, self._count = file, self._count, 0
         self._count += 1
@@ -134,7 +134,7 @@ class File:
             self._fits = False
 
     def _pays_off(self, crop: Box, left: int) -> bool:
-        """Whether decoding all of the file is less work than one crop after another, `left` of them."""
+        """Returns whether decoding the whole file is less work than `left` crops one after another."""
         width, height = self.size
         # Half of the work is done for everything above the crop's lower edge, the other half for the crop.
         work = ((crop[1] + crop[3]) * width + crop[2] * crop[3]) / (2 * width * height)
@@ -248,7 +248,7 @@ class Chain(NamedTuple):
         return self._replace(steps=(*self.steps, Step(PillowPoint(levels), (), self.shown, mode)))
 
     def array(self) -> Pixels | None:
-        """uint8 [height, width, 3], or [height, width] for L; None: native code can't make it."""
+        """Pixels: uint8 [height, width, 3], [height, width] for L, or None if native code can't make them."""
         width, height = self.shown
         gray = self.shown_mode != "RGB"
         pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)

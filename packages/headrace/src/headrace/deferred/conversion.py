@@ -74,7 +74,7 @@ def composed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run(transforms: Sequence[Any], image: Any) -> Any:
-    """What `transforms`, which one of them may change, make of `image` one after another."""
+    """Applies `transforms`, which one of them may change, to `image` one after another."""
     position = 0
     while position < len(transforms):
         found = None
@@ -91,8 +91,7 @@ def _run(transforms: Sequence[Any], image: Any) -> Any:
 
 
 def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch.Tensor, int] | None:
-    """The tensor of an image, and the place of the first transform that isn't part of it; None: it isn't made
-    natively."""
+    """The tensor of an image and the place of the first transform after it, or None if not made natively."""
     source = _source_of(image)
     end, values = (first, None) if source is None else _values_of(transforms, first)
     if values is None:
@@ -114,7 +113,7 @@ def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch
 
 
 def _source_of(image: Any) -> Chain | Image.Image | None:
-    """Where the pixels of an RGB image come from; None: it is of another kind."""
+    """The source of an RGB image's pixels, or None if the image is of another kind."""
     # Of images of one row or column torch takes strides to be equal that are not.
     if not isinstance(image, Image.Image) or image.mode != "RGB" or min(image.size) < 2:
         return None
@@ -125,7 +124,7 @@ _tables: dict[Any, _Values | None] = {}
 
 
 def _values_of(transforms: Sequence[Any], first: int) -> tuple[int, _Values | None]:
-    """Where the part that is a table ends, which starts at `first`; and that table, None: there is none."""
+    """The end of the part from `first` on that is a table; and that table, or None if there is none."""
     end = first
     key: list[tuple[Any, ...]] = [(torch.get_default_dtype(),)]
     while end < len(transforms):
@@ -145,7 +144,7 @@ def _values_of(transforms: Sequence[Any], first: int) -> tuple[int, _Values | No
 
 
 def _settings_of(transform: Any, op: type | None) -> tuple[Any, ...] | None:
-    """What a transform's result depends on besides its input; None: it is no conversion, or was changed."""
+    """The settings that a transform's result depends on, or None if it is no conversion or was changed."""
     kind = type(transform)
     known: tuple[Any, ...] = (ConvertDtype, Normalize) if op is None else (op,)
     if _op_of(kind) not in known or find_change(transform) is not None:
@@ -163,7 +162,7 @@ def _settings_of(transform: Any, op: type | None) -> tuple[Any, ...] | None:
 
 
 def _fixed(setting: Any) -> Any:
-    """A setting as it is now; None: it is of an unusual kind."""
+    """The current value of a setting, or None if it is of an unusual kind."""
     if type(setting) is torch.Tensor and setting.ndim == 1 and setting.device.type == "cpu":
         usual = len(setting) in (1, 3) and setting.is_floating_point() and not setting.requires_grad
         return (setting.dtype, *setting.tolist()) if usual else None

@@ -50,7 +50,7 @@ opened = Counter()  # files that weren't decoded at once
 
 
 class Deferred:
-    """What an image holds in place of a core, until its pixels are asked for or, as `core`, after that.
+    """The stand-in for an image's core until its pixels are asked for; after that it holds them, as `core`.
 
     Attributes:
         chain: the steps from the file to them.
@@ -78,7 +78,7 @@ class Deferred:
 
     @property
     def mode(self) -> str:
-        """Of the pixels."""
+        """The mode of the pixels."""
         return self._mode if self._core is None else str(self._core.mode)
 
     @property
@@ -108,7 +108,7 @@ class Deferred:
 
 
 def _deferred_of(image: Any) -> Deferred | None:
-    """What is known of the pixels of an image that nobody has touched, else None."""
+    """The `Deferred` of an image whose pixels nobody has touched, else None."""
     known = _pillow_compat.core_of(image)
     if type(known) is not Deferred or type(image) not in KINDS or not known.untouched:
         return None
@@ -116,7 +116,7 @@ def _deferred_of(image: Any) -> Deferred | None:
 
 
 def _recorded(image: Image.Image, modes: tuple[str, ...] = ("RGB", "L")) -> Deferred | None:
-    """What is known of an image whose next step may be recorded, else None."""
+    """The `Deferred` of an image whose next step may be recorded, else None."""
     if image.mode not in modes or type(image) not in KINDS:
         return None
     if "_headrace_opened" in image.__dict__:
@@ -163,20 +163,20 @@ def _view(
 
 
 def may_record(image: Any) -> bool:
-    """Whether a step on an image may be recorded: it is deferred, or a file that wasn't loaded yet."""
+    """Returns whether a step on an image may be recorded: it is deferred, or a file not yet loaded."""
     if type(image) not in KINDS:
         return False
     return type(_pillow_compat.core_of(image)) is Deferred or bool(getattr(image, "tile", None))
 
 
 def chain_of(image: Any) -> Chain | None:
-    """What is recorded of an RGB or L image that nobody has touched, else None."""
+    """The recorded steps of an RGB or L image that nobody has touched, else None."""
     known = _recorded(image) if isinstance(image, Image.Image) else None
     return None if known is None else known.chain
 
 
 def after(image: Image.Image, op: ImageOp, draw: Draw) -> Image.Image | None:
-    """What `op` makes of an image, recorded; None if that has to be done to pixels."""
+    """The image that `op` makes of `image`, recorded, or None if that has to be done to pixels."""
     before = image.size
     # A color that fills in would be an error for gray, or another level.
     if image.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill")):
@@ -342,7 +342,7 @@ def _open_file(original: Function, image: Any, *args: Any, **kwargs: Any) -> Non
 
 
 def _state(image: Any) -> Any:
-    """What Pillow goes by when it decodes the file."""
+    """The attributes that Pillow goes by when it decodes the file."""
     palette = image.palette and (image.palette.mode, image.palette.rawmode, image.palette.palette)
     file = _written(image.fp), getattr(image.fp, "closed", False)
     return image.mode, image.size, image.tile[:], image.decoderconfig, palette, *file

@@ -1,4 +1,4 @@
-"""Which code of the user's runs as Python on images and tensors, seen on the first samples of a worker.
+"""Finds the user's code that runs as Python on images and tensors, from the first samples of a worker.
 
 An image is lazy until somebody reads its pixels. Where that is a step of the user's own, it runs as Python on
 each image; so does any step that a `Compose` calls with a tensor. `explain()` names both.
@@ -31,7 +31,7 @@ READERS = ("PIL", "numpy", "headrace")
 
 
 class Notes:
-    """What was seen.
+    """Counts of the images and tensors that Python code was seen to work on.
 
     Attributes:
         pixels: number of images whose pixels were read, by the place in the code that reads them.
@@ -65,7 +65,7 @@ def is_noting() -> bool:
 
 
 def is_reader(depth: int) -> bool:
-    """Whether the caller, `depth` functions up, is Pillow, which calls `load` before it reads pixels."""
+    """Returns whether the caller, `depth` functions up, is Pillow: it calls `load` before reading pixels."""
     frame = sys._getframe(depth + 1)
     return _package(frame.f_globals.get("__name__")) == "PIL" and frame.f_code.co_name != "load"
 

@@ -1,4 +1,4 @@
-"""How torchvision's transforms come to record what they would do to a lazy image.
+"""Makes torchvision's transforms record what they would do to a lazy image.
 
 In worker processes these are replaced when they start, and nothing else is looked for or replaced. Nothing
 is replaced if the program has put a function of its own in place of any that this stands for
@@ -209,7 +209,7 @@ def _calling(kind: type, transform: Callable[[Any, Image.Image], Any]) -> Functi
 
 
 def _blur(self: Any, image: Image.Image) -> Any:
-    """As written, but for the work on pixels."""
+    """Runs `GaussianBlur` as written, but records the work on pixels."""
     blur: Any = v1.functional.gaussian_blur
     if blur is not _GAUSSIAN_BLUR:
         return self.forward(image)
@@ -219,8 +219,8 @@ def _blur(self: Any, image: Image.Image) -> Any:
 
 
 def _crop(self: Any, image: Image.Image) -> Any:
-    """As written, but for how numbers are drawn: the same ones, by the same functions of torch in the same
-    order, without a dozen tensors around them."""
+    """Runs `RandomResizedCrop` as written, but for how numbers are drawn: the same ones, by the same
+    functions of torch in the same order, without a dozen tensors around them."""
     number = torch.empty(1)
     usual = type(number) is torch.Tensor and number.dtype is torch.float32 and number.device.type == "cpu"
     if not usual or not _is_pair(self.scale) or not _is_pair(self.ratio):
@@ -240,7 +240,7 @@ def _is_pair(bounds: Any) -> bool:
 def _drawn_box(
     image: Image.Image, number: torch.Tensor, scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int] | None:
-    """(top, left, height, width); None: none of ten fits. `number` is where numbers are drawn."""
+    """A (top, left, height, width), or None if none of ten fits. `number` is where numbers are drawn."""
     width, height = image.size
     narrowest, widest = _logarithms(*ratio)
     for _ in range(10):
@@ -259,7 +259,7 @@ def _logarithms(*ratios: float) -> list[float]:
 
 
 def _jitter_colors(self: Any, image: Image.Image) -> Any:
-    """As written, but for numbers in place of tensors, of which it compares up to ten."""
+    """Runs `ColorJitter` as written, but for numbers in place of tensors, of which it compares up to ten."""
     order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)
     for which in order.tolist():
         if factors[which] is not None:

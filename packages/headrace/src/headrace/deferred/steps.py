@@ -133,7 +133,7 @@ def blur_of(filter: Any) -> tuple[ImageOp, Draw] | None:
 
 
 def point_of(table: Any) -> tuple[ImageOp, Draw] | None:
-    """The op of a look-up table of Pillow's, or of a function of a level; None: Pillow has to apply it."""
+    """The op of Pillow's look-up table, or of a function of a level, or None if Pillow has to apply it."""
     if not isinstance(table, (list, tuple)) or len(table) != 3 * 256:
         return None
     levels = tuple(table)
@@ -142,7 +142,7 @@ def point_of(table: Any) -> tuple[ImageOp, Draw] | None:
 
 
 def warp_of(size: Any, method: Any, data: Any, filter: Any, fill: Any) -> tuple[ImageOp, Draw] | None:
-    """The op of `Image.transform`; None: Pillow has to do it."""
+    """The op of `Image.transform`, or None if Pillow has to do it."""
     count = WARP_COEFFICIENTS.get(method) if isinstance(method, int) and isinstance(filter, int) else None
     if count is None or filter not in WARP_FILTERS or not is_size(size):
         return None
@@ -191,10 +191,10 @@ def native_form(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store:
-    """How pixels are written.
+    """The format that pixels are written in.
 
     Attributes:
-        values: address of float or uint8 [3, 256], the value of each level of each channel; None: the level.
+        values: address of float or uint8 [3, 256], each channel's value of each level, or None for the level.
         dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
         rows_of_pixels: whether the three values of a pixel lie side by side.
         keep: what the address is valid with.
