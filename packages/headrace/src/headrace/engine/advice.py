@@ -1,4 +1,4 @@
-"""Which number of worker processes may be faster, from what those of an epoch have shown.
+"""Finds a number of worker processes that may be faster, from what those of an epoch have shown.
 
 Processes aren't tuned while they run: to start and to end them takes longer than a window of the tuner, and
 what code that isn't seeded draws depends on their number. So `explain()` says it.
@@ -24,7 +24,7 @@ BUSY, STALLED = 0.7, 0.1
 
 
 class WorkersAdvice(NamedTuple):
-    """What to try.
+    """A number of worker processes to try, and why.
 
     Attributes:
         workers: a value of `num_workers`; 0: none.

@@ -1,4 +1,4 @@
-"""What becomes of daemon threads that are in an epoch when the interpreter ends."""
+"""Stops or waits for daemon threads that are in an epoch when the interpreter ends."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the me
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class Request:
-    """What a worker is asked for."""
+    """A request to a worker for a batch."""
 
     batch: IndexBatch
     seeding: Seeding
@@ -78,7 +78,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         return self._make(request, batched=True)
 
     def takes_batches(self) -> bool:
-        """Whether the dataset itself is asked for whole batches."""
+        """Returns whether the dataset itself is asked for whole batches."""
         return self._whole is not None
 
     def sample(self, index: Any, seed: int | None) -> Any:
@@ -137,7 +137,7 @@ class ErrorPolicyDataset(Dataset[Any]):
             raise
 
     def _attempt(self, index: Any, make: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``make(index, *arguments)`` gives, or what stands in for it."""
+        """Returns what ``make(index, *arguments)`` gives, or what stands in for it."""
         try:
             if self.quarantined:
                 self._check(index)
@@ -199,7 +199,7 @@ def name_sample(error: Exception, index: Any, path: str | None) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """What was wrong with a sample, for `SampleFailure`."""
+    """Describes what was wrong with a sample, for `SampleFailure`."""
     return error.cause if isinstance(error, SampleError) else f"{type(error).__name__}: {error}"
 
 
@@ -254,7 +254,7 @@ class BatchWithFailures:
     empty: bool = False
 
     def pin_memory(self) -> BatchWithFailures:
-        """As torch's loader asks for it."""
+        """Returns the same in page-locked memory, as torch's loader asks for it."""
         return replace(self, data=pin_memory(self.data))
 
 

@@ -1,4 +1,4 @@
-"""What is done to whole batches at the end: a cast, and the user's batch_transform, such as MixUp."""
+"""The last work on whole batches: a cast, and the user's batch_transform, such as MixUp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 0x6261746368
 
 @dataclass(frozen=True)
 class Cast:
-    """What the user asked for of the images if Python makes them: four-dimensional tensors."""
+    """The cast that the user asked for of images made by Python: four-dimensional tensors."""
 
     dtype: torch.dtype | None
     memory_format: torch.memory_format
@@ -31,7 +31,7 @@ class Cast:
         return map_leaves(batch, self._cast)
 
     def changes_nothing(self) -> bool:
-        """Whether nothing was asked for."""
+        """Returns whether nothing was asked for."""
         return self.dtype is None and self.memory_format is torch.contiguous_format
 
     def _cast(self, leaf: Any) -> Any:

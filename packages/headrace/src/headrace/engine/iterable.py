@@ -55,8 +55,8 @@ class ResumableBatch:
 
 
 def has_state(stream: Any) -> bool:
-    """Whether `stream` has a state of its own: load_state_dict(), and state_dict() without arguments (that of
-    some libraries' datasets takes some)."""
+    """Returns whether `stream` has a state of its own: load_state_dict(), and state_dict() without arguments
+    (that of some libraries' datasets takes some)."""
     if not (hasattr(stream, "load_state_dict") and hasattr(stream, "state_dict")):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What iter(loader) returns: batches for the user, in order, on the device that was asked for."""
+"""The iterator that iter(loader) returns: batches for the user, in order, on the device asked for."""
 
 from __future__ import annotations
 

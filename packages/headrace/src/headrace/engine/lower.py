@@ -74,7 +74,7 @@ def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
 def draws_of(
     pipeline: ffi.Pipeline, ops: Sequence[ImageOp], key: SampleKey, width: int, height: int
 ) -> tuple[Draw, ...] | None:
-    """What is drawn for each of `flat(ops)`, or None if torchvision raises an error for that size.
+    """The numbers drawn for each of `flat(ops)`, or None if torchvision raises an error for that size.
 
     Args:
         pipeline: of `ops`.
@@ -120,7 +120,7 @@ def _make(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[
 
 
 def _read(plan: NativeSegment, sample: int) -> tuple[Image.Image, int]:
-    """As the dataset reads it."""
+    """Reads a sample as the dataset does."""
     if plan.read is not None:
         return plan.read(sample)
     source = plan.source

@@ -1,4 +1,4 @@
-"""What is counted on the Python side of a loader; native code counts for itself."""
+"""The counters on the Python side of a loader; native code counts for itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Meter:
         _METERS.add(self)
 
     def begin_epoch(self, number: int) -> EpochMeter:
-        """Where the batches of epoch `number` are counted. To be called before its first batch is started."""
+        """The meter of the batches of epoch `number`. To be called before its first batch is started."""
         with self.lock:
             self.epochs_begun += 1
             epoch = EpochMeter(self, number)
@@ -230,7 +230,7 @@ class EpochMeter:
 
     @property
     def running(self) -> bool:
-        """Whether more batches may come."""
+        """True if more batches may come."""
         return self._final is None
 
 

@@ -77,7 +77,7 @@ class NativeThreads:
         return self._python
 
     def stats(self) -> NativeStats | None:
-        """Of the native pool, if this process has one."""
+        """The statistics of the native pool, or None if this process has none."""
         if self._pool is None or self._pid != os.getpid():
             return None
         # Where the loader is collected in a cycle, its pool may be ended before the last iterator is.
@@ -163,8 +163,8 @@ class NativeEngine:
         return PendingBatch(keys, images, native, os.getpid())
 
     def poll(self, pending: PendingBatch, wait_ms: int = 0) -> bool:
-        """Whether native code is done with `pending`, for which this waits up to `wait_ms`; what it left to
-        Pillow has then been started."""
+        """Returns whether native code is done with `pending`, for which this waits up to `wait_ms`; what it
+        left to Pillow has then been started."""
         if pending.fallback is None and pending.native.wait(wait_ms):
             self._begin_fallback(pending)
         return pending.fallback is not None
@@ -256,7 +256,7 @@ class NativeEngine:
 
 
 def _do(future: Future[tuple[torch.Tensor, int]], make: Callable[[], tuple[torch.Tensor, int]]) -> None:
-    """What an executor would do; its threads would be waited for at the interpreter's end, however long."""
+    """Stands in for an executor, whose threads the interpreter's end would wait for, however long."""
     if not future.set_running_or_notify_cancel():
         return
     try:

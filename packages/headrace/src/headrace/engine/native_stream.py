@@ -222,7 +222,7 @@ class NativeStream(BatchStream):
         return False
 
     def _target(self, key: SampleKey, label: Any) -> Any:
-        """What the user's target_transform makes of a label, seeded as in `headrace.engine.error_policy`."""
+        """Applies the user's target_transform to a label, seeded as in `headrace.engine.error_policy`."""
         assert self._user.target_transform is not None
         seed_generators(key_of(*key))
         return self._user.target_transform(int(label))
@@ -258,7 +258,7 @@ class NativeStream(BatchStream):
         return HostBatch(batch, len(positions), self._taken, keys=keys, times=times)
 
     def _collate(self, samples: list[Any], keys: BatchKeys) -> Any:
-        """What the user's collate_fn makes, seeded as in `headrace.engine.error_policy`."""
+        """Applies the user's collate_fn, seeded as in `headrace.engine.error_policy`."""
         collate = self._user.collate
         assert collate is not None
         with generators_kept():
@@ -280,12 +280,12 @@ class _Collated(NamedTuple):
 
 
 def can_collate_first() -> bool:
-    """Whether `default_collate` can be given batches that are collated already."""
+    """Returns whether `default_collate` can be given batches that are collated already."""
     return bool(default_collate_functions()) and not default_collation_changed()
 
 
 def as_samples(batch: list[Any]) -> list[Any]:
-    """What `default_collate` gives `batch` for."""
+    """Makes samples that `default_collate` collates to `batch`."""
     functions = default_collate_functions()
     functions[_Collated] = lambda samples, *, collate_fn_map=None: samples[0].batch  # noqa: ARG005
     return [_Collated(batch)]

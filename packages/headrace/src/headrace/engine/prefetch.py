@@ -62,7 +62,7 @@ class Prefetcher(Iterator[IndexBatch]):
         return batch
 
     def ready(self) -> bool:
-        """Whether the next batch, or the end, could be had without waiting."""
+        """Returns whether the next batch, or the end, could be had without waiting."""
         self.fill()
         return not self._queue or self._arrived(0)
 

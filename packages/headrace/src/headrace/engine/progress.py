@@ -1,4 +1,4 @@
-"""What each worker process makes and has made, in memory that outlives it: one that died can't be asked."""
+"""The current and past work of each worker, in memory that outlives it: one that died can't be asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = 8
 
 @dataclass(frozen=True)
 class Note:
-    """What a worker was making."""
+    """The place in its work where a worker was."""
 
     request: int  # its number; NONE if the worker waited for one
     place: int  # position of the sample in the batch; NONE if the batch was started, collated or sent
@@ -31,8 +31,7 @@ class Cancelled(BaseException):
 
 
 class ProgressCell:
-    """Where one worker notes what it is making, which takes less than a microsecond, and where its parent
-    notes what it wants."""
+    """Holds what one worker is making, noted in less than a microsecond, and what its parent wants."""
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
@@ -75,18 +74,18 @@ class ProgressCell:
 
     @property
     def work(self) -> Work:
-        """What was made so far."""
+        """The work done so far."""
         batches, seconds_ns, on_core_ns, queued_ns = self._words[4:].tolist()
         queued = None if queued_ns == NONE else queued_ns / 1e9
         return Work(batches, seconds_ns / 1e9, on_core_ns / 1e9, queued)
 
     def wanted(self, request: int) -> bool:
-        """Whether the parent still waits for the request."""
+        """Returns whether the parent still waits for the request."""
         return request >= self._words[3]
 
     @property
     def ending(self) -> bool:
-        """Whether nothing is wanted any more, of this epoch or later ones."""
+        """True if nothing is wanted any more, of this epoch or later ones."""
         return self._words[3] == ALL
 
     def want_from(self, request: int) -> None:
@@ -94,7 +93,7 @@ class ProgressCell:
         self._words[3] = request
 
     def read(self) -> Note:
-        """What was noted last."""
+        """Returns the latest note."""
         return Note(*self._words[:3].tolist())
 
 
@@ -114,7 +113,7 @@ class Progress:
 
     @property
     def work(self) -> Work:
-        """What all workers have made so far."""
+        """The work that all workers have done so far."""
         each = [self[worker].work for worker in range(self._workers)]
         queued = [w.queued for w in each if w.queued is not None]
         return Work(

@@ -18,7 +18,7 @@ from headrace.records import BatchKeys, SampleKey
 
 @dataclass(frozen=True, slots=True)
 class Seeding:
-    """What the random numbers of one epoch depend on."""
+    """The values that the random numbers of one epoch depend on."""
 
     key: tuple[int, int]  # (seed, epoch) of the samples' random parameters
     base: int  # seed of worker process 0; the others add their number, as in torch

@@ -85,7 +85,7 @@ def stacking(
     keep_strides: bool = False,
     alone: bool = True,
 ) -> Callable[..., Any]:
-    """What collates tensors as torch does, in other memory.
+    """Makes a function that collates tensors as torch does, in other memory.
 
     Args:
         by_torch: torch's own function, for tensors that aren't alike, or are more than arrays in host memory.
@@ -130,7 +130,7 @@ class LargeTensors:
         self._batch = threading.local()  # several threads make batches at the same time
 
     def begin_batch(self) -> None:
-        """What this thread takes from now on belongs to another batch."""
+        """Starts another batch, which gets all that this thread takes from now on."""
         self._batch.taken = 0
 
     def take(self, nbytes: int) -> torch.Tensor:
@@ -159,7 +159,7 @@ class ReusingCollate:
         self._made_of: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, samples: list[Any]) -> Any:
-        """What torch's function makes of `samples`. For any thread."""
+        """Returns what torch's function makes of `samples`. For any thread."""
         by_torch = _torch_compat.default_collate_functions()
         if by_torch != self._made_of:  # the user may add types at any time
             alone, take = self.options[2], self._memory.take
@@ -210,7 +210,7 @@ def batch_memory(nbytes: int) -> torch.Tensor:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but an array in the host's memory."""
+    """Returns whether a tensor is nothing but an array in the host's memory."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided

@@ -186,8 +186,7 @@ class NativeHead:
                 self._held = before
 
     def make(self, key: SampleKey) -> Image.Image:
-        """What torchvision gives for `key`: an RGB image, or L where the plan has one channel. Raises
-        SampleError."""
+        """Makes torchvision's image for `key`: RGB, or L if the plan has one channel. Raises SampleError."""
         if self._source is None and (self._held is None or key.sample not in self._held):
             with self.holding([key.sample]):
                 return self._make(key)
@@ -243,7 +242,7 @@ class NativeHead:
 
 
 def _upright_info(info: dict[Any, Any]) -> dict[Any, Any]:
-    """What `PIL.ImageOps.exif_transpose` leaves of an image's info."""
+    """Returns what `PIL.ImageOps.exif_transpose` leaves of an image's info."""
     image = Image.new("L", (1, 1))
     image.info = info
     return ImageOps.exif_transpose(image).info
@@ -271,7 +270,7 @@ class Uint8Images:
     keys: BatchKeys
 
     def pin_memory(self) -> Uint8Images:
-        """As torch's loader asks for it."""
+        """Returns the same in page-locked memory, as torch's loader asks for it."""
         return replace(self, images=pin_memory(self.images))
 
 
@@ -319,13 +318,13 @@ def look_up(
 
 
 def fits(image: Any, table: PointwiseTable) -> bool:
-    """Whether `image` is one that `table` is made for."""
+    """Returns whether `image` is one that `table` is made for."""
     mode = "RGB" if table.channels == 3 else "L"
     return type(image) is Image.Image and image.mode == mode and image.width > 0 and image.height > 0
 
 
 def alike(images: Sequence[Any]) -> bool:
-    """Whether `images` are all `PartialSample`, and of one size; at least one."""
+    """Returns whether `images` are all `PartialSample`, and of one size; at least one."""
     return bool(images) and all(
         isinstance(each, PartialSample) and each.image.size == images[0].image.size for each in images
     )

@@ -1,4 +1,4 @@
-"""What makes batches, as the outermost iterator sees it: natively, on threads, in processes, or in place."""
+"""The streams of batches for the outermost iterator: native, on threads, in processes, or in place."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BatchStream(ABC):
         """Gives up what is in flight."""
 
     def shut_down(self) -> None:
-        """As `close`; and worker processes end that would be kept for another epoch."""
+        """Closes the stream, and ends worker processes that would be kept for another epoch."""
         self.close()
 
 

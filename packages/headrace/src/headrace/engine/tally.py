@@ -13,7 +13,7 @@ BOUNDS = [math.ldexp(1 + part / PARTS, exponent) for exponent in range(-20, 12) 
 
 
 class Histogram:
-    """How often a step waited how long.
+    """A histogram of how long steps waited.
 
     Attributes:
         count, total, largest: of the values added, exact; in seconds.

@@ -54,7 +54,7 @@ class ThreadPool:
 
 
 class _State:
-    """What a pool and its threads share: it doesn't keep the pool alive."""
+    """The state that a pool and its threads share: it doesn't keep the pool alive."""
 
     def __init__(self, limit: int) -> None:
         self.pid = os.getpid()
@@ -88,7 +88,7 @@ class _State:
                 self._changed.notify_all()
 
     def busy(self) -> bool:
-        """Whether a task is being done."""
+        """Returns whether a task is being done."""
         return os.getpid() == self.pid and self._running > 0
 
     def _work(self) -> None:

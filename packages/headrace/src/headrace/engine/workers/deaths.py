@@ -69,7 +69,7 @@ class Death:
         return f"(pid {self.pid}) {self.how}, while making {self.current_work(dataset)}"
 
     def current_work(self, dataset: Any) -> str:
-        """What was being made; a sample with its file if `dataset` knows it."""
+        """Describes what was being made; a sample with its file if `dataset` knows it."""
         if self.request is None:
             return "nothing"
         if self.sample is None:
@@ -79,7 +79,7 @@ class Death:
 
 
 class Deaths:
-    """What the workers of one pool died of."""
+    """Counts what the workers of one pool died of."""
 
     def __init__(self) -> None:
         self.quarantined: Mapping[Any, str] = {}  # samples not to be tried again, each with what it did
@@ -88,7 +88,7 @@ class Deaths:
         self._patience = PATIENCE
 
     def start_epoch(self, workers: int) -> None:
-        """What happened by chance in another epoch isn't counted in this one, of so many workers."""
+        """Forgets what happened by chance in other epochs; this one has `workers` workers."""
         self._counts.clear()
         self._in_a_row = 0
         self._patience = PATIENCE + workers

@@ -207,7 +207,7 @@ class WorkerPool:
         return arrived.result()
 
     def ready(self) -> int:
-        """How often `next` would return, or raise, without waiting, as far as that is known."""
+        """Returns how often `next` would return, or raise, without waiting, as far as that is known."""
         if os.getpid() != self._members.pid or self._lost is not None:
             return 1
         self._receive(0)
@@ -255,7 +255,7 @@ class WorkerPool:
 
     @property
     def usable(self) -> bool:
-        """Whether another epoch may be asked for, in this process."""
+        """True if another epoch may be asked for, in this process."""
         return self._close.alive and os.getpid() == self._members.pid and self._lost is None
 
     def close(self) -> None:
@@ -325,7 +325,7 @@ class WorkerPool:
         return first if first in self._arrivals else None
 
     def _receive(self, seconds: float) -> None:
-        """What has come; waits for something up to that long."""
+        """Takes what has come; waits for something up to that long."""
         dead: list[_Worker] = []
         events = self._poll.poll(1000 * max(0.0, seconds))
         for file, event in events:
@@ -444,7 +444,7 @@ class WorkerPool:
             del self._watched[file]
 
     def _death(self, number: int, worker: _Worker) -> Death:
-        """What a worker is making, or was when it died."""
+        """Makes the record of a worker's death, with what it is making, or was when it died."""
         note = self.progress[number].read()
         request = worker.requests.get(note.request)
         return Death(worker.process.pid, worker.process.exitcode, request, note)

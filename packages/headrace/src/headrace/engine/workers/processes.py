@@ -21,7 +21,7 @@ class _Process:
 
     @property
     def daemon(self) -> bool:
-        """Whether the process is ended together with this one."""
+        """True if the process is ended together with this one."""
         current: Any = multiprocessing.current_process()
         own = self._owner in (0, os.getpid()) or current is self
         return bool(own and super().daemon)  # type: ignore[misc]

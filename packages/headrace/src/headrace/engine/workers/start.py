@@ -1,4 +1,4 @@
-"""What worker processes are handed when they start: by fork as it is, otherwise pickled once for all."""
+"""Hands worker processes what they start with: by fork unchanged, otherwise pickled once for all."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class WorkerStream(PythonStream):
 
     @property
     def persistent(self) -> bool:
-        """Whether the processes are there, and are kept for another epoch."""
+        """True if the processes are there, and are kept for another epoch."""
         return self._give_back is not None and self.pool.config.persistent_workers and self.pool.usable
 
     @property
@@ -138,13 +138,13 @@ class WorkerPools:
 
     @property
     def lazy_counts(self) -> LazyCounts | None:
-        """How the first samples of the processes started last were made, or None if it isn't known."""
+        """Counts of how the latest processes made their first samples, or None if unknown."""
         counts = self._lazy_counts
         return sum(counts[1:], counts[0]) if counts else None
 
     @property
     def work(self) -> Work | None:
-        """What the processes started last have done, or None if none were started."""
+        """The work that the latest processes have done, or None if none were started."""
         return None if self._work is None else self._work.work
 
     @property

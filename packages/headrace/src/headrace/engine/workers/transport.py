@@ -81,7 +81,7 @@ class Segment:
 
     @property
     def lent(self) -> bool:
-        """Whether an array that `lend` gave is still in use."""
+        """True if an array that `lend` gave is still in use."""
         return self._loan is not None and self._loan() is not None
 
     def lend(self, nbytes: int, ended: Callable[[Segment, bool], None] | None = None) -> Bytes:
@@ -129,7 +129,7 @@ def allocate(nbytes: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker sends for a request."""
+    """The answer of a worker to a request."""
 
     number: int  # of the request
     failed: bool  # whether it is an error rather than a batch
@@ -223,7 +223,7 @@ class Outbox:
         placed: dict[tuple[int, int], tuple[Segment, int]] = {}
 
         def place(buffer: pickle.PickleBuffer) -> bool:
-            """Whether the buffer is to stay within the pickle."""
+            """Returns whether the buffer is to stay within the pickle."""
             content = np.frombuffer(buffer.raw(), np.uint8)
             if content.nbytes < SEGMENT_NBYTES or len(places) >= MAX_SEGMENTS:
                 return True
@@ -404,7 +404,7 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether `flush` has something to write."""
+        """True if `flush` has something to write."""
         return bool(self._unsent)
 
     def send(self, value: Any, files: Sequence[int] = ()) -> None:
@@ -433,7 +433,7 @@ class Channel:
                 self._unsent[0] = (content[written:], [])
 
     def receive(self) -> tuple[list[Any], bool]:
-        """What has come, and whether more may come: not if the other end is closed."""
+        """Returns what has come, and whether more may come: not if the other end is closed."""
         values: list[Any] = []
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: it takes requests, makes batches of the user's dataset and sends them."""
+"""The code of a worker process: it takes requests, makes batches of the user's dataset and sends them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _unpacked(
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """What a worker process is started with."""
+    """The values that a worker process is started with."""
 
     worker: int  # number of this worker, from 0 on
     workers: int  # number of workers of the pool
@@ -238,8 +238,8 @@ class _Worker:
         self._cell.done()  # not if the process is ending: a sample has called sys.exit()
 
     def _must_follow(self) -> bool:
-        """Whether batches are made that nobody wants any more. Where a dataset is in its stream, and what its
-        random numbers are, would else depend on how soon an epoch was broken off; torch makes them, too."""
+        """Returns whether batches are made that nobody wants any more. A dataset's place in its stream and
+        its random numbers would else depend on how soon an epoch was broken off; torch makes them, too."""
         return isinstance(self._guarded, IterableBatches) and not self._cell.ending
 
     def _made(self, request: WorkerRequest) -> Any:
