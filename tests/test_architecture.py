@@ -145,11 +145,11 @@ class Budget(NamedTuple):
 
 # Lower a ceiling when lines go. Raising one needs a decision of its own, not a reason beside it.
 BUDGETS = [
-    Budget(("loader", "config", "build"), 1_128, 1_000),
+    Budget(("loader", "config", "build"), 1_127, 1_000),
     Budget(("transforms",), 5_328, 4_600),
     Budget(("plan",), 1_676, 1_900),
-    Budget(("deferred",), 1_710, 1_900),
-    Budget(("engine",), 5_364, 4_700),
+    Budget(("deferred",), 1_709, 1_900),
+    Budget(("engine",), 5_362, 4_700),
     Budget(("order",), 1_643, 1_150),
     Budget(("sources", "cache"), 4_297, 3_300),
     Budget(("packs", "ray_data"), 3_273, 2_950),
@@ -177,7 +177,7 @@ BUDGETS = [
     ),
     Budget(("_startup", "replacement", "run"), 440),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 30_085, 26_000)
+ALL_PYTHON = Budget(tuple(HOLDS), 30_081, 26_000)
 DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 7_528, 6_500)
 NATIVE = 15_279
 MAX_FILE, MAX_FUNCTION = 600, 60

@@ -59,7 +59,7 @@ CALLER_KEEPS = 1
 
 
 def plan_of(config: LoaderConfig) -> Plan:
-    """Who runs what."""
+    """Plans who runs what."""
     plan = make_plan(config.dataset, **plan_options(config))
     if config.batch_transform is None:
         return plan
@@ -67,7 +67,7 @@ def plan_of(config: LoaderConfig) -> Plan:
 
 
 def plan_options(config: LoaderConfig) -> dict[str, Any]:
-    """What the plan depends on besides the dataset: arguments of `make_plan`."""
+    """The arguments of `make_plan`: what the plan depends on besides the dataset."""
     default = not config.batched and config.collate_fn is default_convert
     recorded = config.lazy and config.num_workers > 0
     return {
@@ -130,7 +130,7 @@ class StreamBuilder:
 
     @property
     def lazy_counts(self) -> LazyCounts | None:
-        """How the first samples of the worker processes started last were made, if that is known."""
+        """Counts of how the latest worker processes made their first samples, or None if unknown."""
         return self._processes.lazy_counts
 
     def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
@@ -147,8 +147,7 @@ class StreamBuilder:
         self._threads = self._collate = None
 
     def keeper(self) -> Any:
-        """What has worker processes that are kept for another epoch: the iterator that uses them now, or what
-        stands for one, or None."""
+        """The iterator that uses worker processes kept for another epoch, a stand-in for one, or None."""
         if self._processes.idle is not None:
             return KeptWorkers(self._processes.idle)
         stream = None if self._latest is None else self._latest()
@@ -164,7 +163,7 @@ class StreamBuilder:
         return None if gone else self._kept
 
     def plan(self, config: LoaderConfig) -> Plan:
-        """Who runs what in an epoch that starts now. Worker processes that are kept keep their plan.
+        """Plans who runs what in an epoch that starts now. Worker processes that are kept keep their plan.
 
         Raises:
             ConfigError: `resident=True` can't be had.
@@ -203,7 +202,7 @@ class StreamBuilder:
         return stream
 
     def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
-        """What takes the batches of the stream made last to the device, and does there what is left to do."""
+        """A prefetcher that takes the latest stream's batches to the device and does the rest there."""
         cast = Cast(config.dtype, config.memory_format)
         values = None if plan.runs_python and plan.head is None else plan.values
 
@@ -226,7 +225,7 @@ class StreamBuilder:
         return DevicePrefetcher(config.device, prepare, finish)
 
     def stats(self, memory_budget: int) -> LoaderStats:
-        """What was done so far; `memory_budget` is the number of bytes allowed. For any thread."""
+        """The statistics so far; `memory_budget` is the number of bytes allowed. For any thread."""
         meter, slots, native, iterator = self.meter, self._slots, self.meter.native(), self.latest()
         sent = None if self._latest is None else self._latest()
         used = 0 if self._collate is None else self._collate.live_nbytes
@@ -310,7 +309,7 @@ class StreamBuilder:
                 return assert_never(workers.kind)
 
     def _iterable_guard(self, config: LoaderConfig, start: EpochStart) -> Guard:
-        """What makes the batches of an `IterableDataset`. Warns if samples are made again to resume."""
+        """The maker of an `IterableDataset`'s batches. Warns if samples are made again to resume."""
         repeated = samples_to_repeat(start.streams)
         if repeated:
             kind = type(config.dataset).__name__

@@ -311,8 +311,8 @@ class DataLoader(TorchDataLoader[T_co]):
         return iterator
 
     def _needs_torch(self) -> bool:
-        """Whether an `IterableDataset` is left to torch's loader: torch seeds and shards an `IterDataPipe`
-        itself (one with a state isn't left to it), and follows a subclass's own sampler."""
+        """Returns whether an `IterableDataset` is left to torch's loader: torch seeds and shards an
+        `IterDataPipe` itself (one with a state isn't left to it), and follows a subclass's own sampler."""
         followed = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
         pipe = isinstance(self.dataset, IterDataPipe) and not has_state(self.dataset)
         return pipe or not followed
@@ -392,7 +392,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return {**self.__dict__, **own}
 
     def plan(self) -> Plan:
-        """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
+        """Plans who runs what, for every epoch: a user may change the dataset's transform between epochs."""
         return plan_of(LoaderConfig.of(self))
 
     def explain(self) -> str:
@@ -402,7 +402,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return explain(plan, self._environment(config, plan))
 
     def workers_text(self) -> str:
-        """Who makes the samples, and why, in words."""
+        """Says in words who makes the samples, and why."""
         config = LoaderConfig.of(self)
         plan = plan_of(config)
         return self._environment(config, plan).workers(plan)
@@ -421,7 +421,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
 
     def stats(self) -> LoaderStats:
-        """What was done since the loader was made; str() of it is a table."""
+        """The statistics since the loader was made; str() of them is a table."""
         stats = self._builder.stats(self.memory_budget)
         source = source_of(self.dataset)
         return stats if source is None else replace(stats, remote=source.stats())

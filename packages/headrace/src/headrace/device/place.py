@@ -1,4 +1,4 @@
-"""Which device is meant, and whether it is there."""
+"""Finds the device that is meant, and checks that it is there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def pinning_helps() -> bool:
-    """Whether there is an accelerator to whose own memory page-locked memory is copied faster."""
+    """Returns whether there is an accelerator to whose own memory page-locked memory is copied faster."""
     kind, count = _accelerators()
     return count > 0 and kind != "mps"
 

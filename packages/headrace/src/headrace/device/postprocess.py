@@ -1,4 +1,4 @@
-"""What the plan leaves to be done to whole batches of images: the table of levels, and erasing."""
+"""The work that the plan leaves for whole batches of images: the table of levels, and erasing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def host_postprocess(plan: Plan) -> Postprocess | None:
-    """What is left to do to batches on the host, before any copy to a device, or None if nothing is."""
+    """The work left for batches on the host, before any copy to a device, or None if nothing is."""
     values = plan.values
     return None if values is None or values.where == "device" else Postprocess(values)
 

@@ -193,11 +193,11 @@ class DevicePrefetcher:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether `record_stream` covers all of the tensor's memory: not where it is made of several tensors."""
+    """Returns whether `record_stream` covers all of the tensor's memory: not if it consists of several."""
     return tensor.layout is torch.strided and not _torch_compat.is_wrapper(tensor)
 
 
 def _shows_its_tensors(leaf: Any) -> bool:
-    """Whether the tensors of an object that moves itself can be reached from outside."""
+    """Returns whether the tensors of an object that moves itself can be reached from outside."""
     seen = list(tensors(leaf))
     return bool(seen) and all(map(_is_plain, seen))

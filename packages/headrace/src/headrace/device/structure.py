@@ -43,7 +43,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def children(value: Any) -> list[Any]:
-    """What is directly inside a container; nothing for what isn't one."""
+    """Lists the values directly inside a container; none for what isn't one."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, UserList, tuple)):
@@ -77,12 +77,12 @@ def batch_size(value: Any) -> int:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether `value` is a tensor, or an object that moves itself."""
+    """Returns whether `value` is a tensor, or an object that moves itself."""
     return isinstance(value, torch.Tensor) or own_move(value) != "none"
 
 
 def own_move(value: Any) -> Move:
-    """Whether `value`, not a tensor, moves itself, and whether its ``to`` takes ``non_blocking``."""
+    """Returns whether `value`, not a tensor, moves itself, and whether its ``to`` takes ``non_blocking``."""
     return _own_move(type(value))  # type: ignore[arg-type]  # classes are hashable
 
 
