@@ -157,7 +157,8 @@ Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, con
   const bool turned = !orientation_.as_stored();
   const ImageView decoded = turned ? stored_.reshape(stored.w, stored.h) : pixels;
   if (decoded.data == nullptr) return Code::kOutOfMemory;
-  const Code code = decoder_.decode(pipeline.decoders, stored, decoded, &status->decoder);
+  const uint32_t decoders = pipeline.decoders & ~HR_INFLATED;  // a file as it is stored
+  const Code code = decoder_.decode(decoders, stored, decoded, &status->decoder);
   if (code != Code::kOk) return code;
   ++tally->decoded_by[status->decoder];
   tally->pixels_decoded += int64_t{stored.w} * stored.h;

@@ -172,7 +172,9 @@ void ImageData::describe(const png::Header& header) {
 
 Code ImageData::open_inflated(const uint8_t* inflated, const png::Header& header) {
   describe(header);
-  uint8_t* const memory = memory_.reserve(stride_ + filtered_size(header));
+  const uint64_t size = stride_ + filtered_size(header);
+  if (header.data_end < header.data_begin + 8 + size) return Code::kCorrupt;
+  uint8_t* const memory = memory_.reserve(size);
   if (memory == nullptr) return Code::kOutOfMemory;
   std::memset(memory, 0, stride_);
   rows_ = memory + stride_;
