@@ -179,7 +179,7 @@ BUDGETS = [
 ]
 ALL_PYTHON = Budget(tuple(HOLDS), 30_081, 26_000)
 DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 7_528, 6_500)
-NATIVE = 15_279
+NATIVE = 15_282
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
