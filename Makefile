@@ -34,7 +34,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains fuzz-chains-asan fuzz-images libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check cross-wheel wheels sdist changelog release-check clean distclean
+        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,8 +111,9 @@ tidy: ## Run clang-tidy on the native core
 	cmake -S $(NATIVE) -B $(BUILD)/tidy -DCMAKE_CXX_COMPILER=clang++ >/dev/null
 	git ls-files -co --exclude-standard '$(NATIVE)/src/*.cpp' | xargs -P $(JOBS) -n 1 clang-tidy -quiet -p $(BUILD)/tidy
 
+CMAKE_OPTIONS ?=
 native-test: ## Run the tests of the native core
-	$(call native_build,native-test,-DHEADRACE_TESTS=ON)
+	$(call native_build,native-test,-DHEADRACE_TESTS=ON $(CMAKE_OPTIONS))
 	ctest --test-dir $(BUILD)/native-test --output-on-failure --no-tests=error
 
 neon-test: ## Run those that need no codec library for AArch64 under qemu; skipped without a cross compiler
@@ -260,8 +261,11 @@ changelog: $(DEV_STAMP) ## Move the fragments in packages/*/changes/ to CHANGELO
 	$(BIN)/towncrier build --dir $(DOCTOR) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
 	$(BIN)/towncrier build --dir $(LOADER) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
 
+release-check: ## Run every check that a release needs on the newest commit, with one page of results; continues after an interruption
+	$(PYTHON) tools/release-check.py $(ARGS)
+
 TAG ?=
-release-check: ## Check that TAG=vX.Y.Z is the version of both packages' pyproject.toml, of CITATION.cff and the changelog, which has no fragments left
+tag-check: ## Check that TAG=vX.Y.Z is the version of both packages' pyproject.toml, of CITATION.cff and the changelog, which has no fragments left
 	grep -qx 'version = "$(TAG:v%=%)"' $(LOADER)/pyproject.toml
 	grep -qx 'version = "$(TAG:v%=%)"' $(DOCTOR)/pyproject.toml
 	grep -qx 'version: $(TAG:v%=%)' CITATION.cff

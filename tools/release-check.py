@@ -1,0 +1,223 @@
+"""Runs every check that a release needs on one commit, and writes one page of results.
+
+    python tools/release-check.py                   (some hours on two cores)
+    python tools/release-check.py --only soak asan
+    python tools/release-check.py --list
+
+The commit is checked out in a folder of its own, so that the working tree may change meanwhile. Results are
+kept after each check: run the command again after an interruption, and it continues with what has not passed
+yet. A check that needs a program which this machine lacks is listed as not run, with the program's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOWN_LINES = 15  # of the output of a check that failed
+TESTS = "packages/headrace/tests"
+INTEGRATIONS = (
+    ".venv/bin/python -m pip install -q $(.venv/bin/python tools/build-tools.py --only integrations)"
+)
+# Oldest supported versions; the newest ones are what `make test` installs.
+OLDEST = "TORCH=2.7.1 TORCHVISION=0.22.1 PILLOW=12.0.0 VENV=.venv-oldest"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A command that passes if it exits with 0.
+
+    Attributes:
+        name: what it is called on the command line and on the page.
+        command: run by bash in the root of the checkout.
+        hours: at most; it has failed if it takes longer.
+        needs: programs without which it can't run.
+    """
+
+    name: str
+    command: str
+    hours: float = 1.0
+    needs: tuple[str, ...] = ()
+
+
+def other_python(version: str) -> Check:
+    """The default tests with another version of Python."""
+    name = f"python{version}"
+    return Check(name, f"make test PYTHON={name} VENV=.venv-{version}", needs=(name,))
+
+
+CHECKS = (
+    Check("test", "make test"),
+    Check("lint", "make lint"),
+    Check("docs", "make docs"),
+    Check("oldest", f"make test {OLDEST}"),
+    Check("pillow-12", "make test PILLOW=12.0.0 VENV=.venv-pillow-12"),
+    *map(other_python, ("3.10", "3.12", "3.13")),
+    Check("test-long", f"make setup && {INTEGRATIONS} && make test-long", 8),
+    Check("native-test", "make native-test"),
+    Check(
+        "native-test-without-codecs",
+        "make native-test BUILD=build/plain CMAKE_OPTIONS='-DHEADRACE_PNG=OFF -DHEADRACE_WEBP=OFF'",
+    ),
+    Check("neon-test", "make neon-test", needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
+    Check("tidy", "make tidy", 2, ("clang-tidy", "clang++")),
+    Check("asan", "make asan MUTATIONS=100000", 4),
+    Check("tsan", "make tsan"),
+    Check("valgrind", "make valgrind", needs=("valgrind",)),
+    Check("fuzz", "make fuzz FUZZ_SECONDS=300", 4),
+    Check("fuzz-chains", "make fuzz-chains PAIRS=2000000", 4),
+    Check("fuzz-chains-asan", "make fuzz-chains-asan PAIRS=200000", 4),
+    Check("fuzz-images", "make fuzz-images FILES=20000", 2),
+    Check("chaos", "make chaos", 2),
+    Check("soak", "make soak SOAK_SECONDS=1800"),
+    Check("wheel-check", "make wheel-check"),
+    Check("cross-wheel", "make cross-wheel", needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
+    Check("audit", "make audit"),
+    Check("demo", "make demo"),
+    Check("bench-quick", "make bench-quick"),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a check ended.
+
+    Attributes:
+        outcome: "passed", "failed" or "not run".
+        seconds: that it took.
+        date: when it ended, in UTC.
+        text: the reason, the end of its output or its last line.
+    """
+
+    outcome: str
+    seconds: float
+    date: str
+    text: str
+
+
+def missing_programs(check: Check) -> list[str]:
+    """The programs that a check needs and that are not on PATH."""
+    return [name for name in check.needs if shutil.which(name) is None]
+
+
+def run(check: Check, checkout: Path, log: Path) -> Result:
+    """Runs a check in the checkout, with its output in `log`."""
+    missing = missing_programs(check)
+    if missing:
+        return Result("not run", 0.0, now(), f"{' and '.join(missing)} not installed")
+    start = time.monotonic()
+    with log.open("wb") as output:
+        command = ["bash", "-c", check.command]
+        process = subprocess.Popen(
+            command, cwd=checkout, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=3600 * check.hours)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # what it has started as well
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            status = None
+    lines = log.read_text(errors="replace").splitlines()
+    seconds = time.monotonic() - start
+    if status == 0:
+        summary = [line for line in lines if " passed" in line]
+        return Result("passed", seconds, now(), summary[-1].strip("= ") if summary else "")
+    reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
+    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]))
+
+
+def now() -> str:
+    """The date and time in UTC, to the minute."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def git(*arguments: str, folder: Path = ROOT) -> str:
+    """The output of a git command."""
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def page(commit: str, results: dict[str, Result]) -> str:
+    """The results as Markdown."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    lines = [
+        f"# Checks of commit {commit}",
+        "",
+        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. Run on {platform.platform()}, "
+        f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}.",
+        "",
+        "| check | command | outcome | minutes | ended (UTC) | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for check in CHECKS:
+        result = results.get(check.name, Result("not run", 0.0, "", "left out so far"))
+        text = result.text.splitlines()[0] if result.text else ""
+        minutes = f"{result.seconds / 60:.0f}"
+        cells = check.name, f"`{check.command}`", result.outcome, minutes, result.date, text
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    for name, result in results.items():
+        if result.outcome == "failed":
+            lines += ["", f"## {name}", "", "```", result.text, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Runs the checks that have not passed yet; exits with 1 if one has failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--commit", default="HEAD")
+    parser.add_argument("--only", nargs="+", metavar="CHECK", choices=[check.name for check in CHECKS])
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "release-check")
+    parser.add_argument("--out", type=Path, help="the page (FOLDER/COMMIT/page.md)")
+    parser.add_argument(
+        "--list", action="store_true", help="list the checks, and what this machine lacks for them"
+    )
+    arguments = parser.parse_args()
+    if arguments.list:
+        for check in CHECKS:
+            missing = missing_programs(check)
+            print(
+                f"{check.name:28}{check.command}" + (f"    (lacks {', '.join(missing)})" if missing else "")
+            )
+        return 0
+    commit = git("rev-parse", "--short=12", arguments.commit)
+    folder = arguments.folder.resolve() / commit
+    checkout = folder / "checkout"
+    if not checkout.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        git("clone", "--quiet", "--no-checkout", str(ROOT), str(checkout))
+        git("checkout", "--quiet", "--detach", commit, folder=checkout)
+    kept = folder / "results.json"
+    results = {}
+    if kept.exists():
+        results = {name: Result(**fields) for name, fields in json.loads(kept.read_text()).items()}
+    for check in CHECKS:
+        if arguments.only and check.name not in arguments.only:
+            continue
+        if check.name in results and results[check.name].outcome == "passed":
+            continue
+        print(f"{now()}  {check.name}: {check.command}", flush=True)
+        results[check.name] = run(check, checkout, folder / f"{check.name}.log")
+        print(f"{now()}  {check.name}: {results[check.name].outcome}", flush=True)
+        kept.with_suffix(".new").write_text(json.dumps({n: asdict(r) for n, r in results.items()}, indent=1))
+        kept.with_suffix(".new").replace(kept)
+        (arguments.out or folder / "page.md").write_text(page(commit, results))
+    return int(any(result.outcome == "failed" for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
