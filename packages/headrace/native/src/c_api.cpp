@@ -561,6 +561,8 @@ int32_t hr_png_inflate(const uint8_t* data, uint64_t size, uint8_t* out, uint64_
     return code == Code::kOk ? HR_OK : fail(code);
   });
 #else
+  static_cast<void>(data), static_cast<void>(size), static_cast<void>(out);
+  static_cast<void>(capacity), static_cast<void>(out_size);
   return fail(Code::kUnsupported);
 #endif
 }
