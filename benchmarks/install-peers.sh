@@ -36,6 +36,10 @@ debian() {  # PACKAGE…: only those that are missing
 }
 
 install_albumentations() { make_environment albumentations shared && install albumentations albumentations opencv-python-headless; }
+install_decoders() {  # for decoders.py
+  debian libturbojpeg0 ffmpeg && make_environment decoders shared &&
+    install decoders opencv-python-headless simplejpeg 'PyTurboJPEG<2' imagecodecs kornia-rs torchcodec
+}
 install_dali() { make_environment dali && install dali nvidia-dali-cuda120 numpy; }
 install_turboloader() { make_environment turboloader && install turboloader turboloader numpy; }
 install_spdl() { debian ffmpeg && make_environment spdl shared && install spdl spdl; }  # decodes with the system's FFmpeg
