@@ -100,7 +100,7 @@ HOLDS = {
     "engine": "what makes batches: native threads, Python threads, worker processes ([workers](workers.md))",
     "errors": "the tree of exceptions",
     "export": "statistics for Prometheus, TensorBoard, Perfetto and `headrace top` ([stats](stats.md))",
-    "deferred": "Pillow's images on memory that is filled when it is touched, and steps that are recorded",
+    "deferred": "images and arrays on memory that is filled when it is touched, and steps that are recorded",
     "loader": "the front door: torch's signature, `explain()`, `stats()`, `state_dict()`",
     "order": "which sample comes when: permutations, ranks, samplers ([order](order.md))",
     "packs": "making and checking packs and indexes ([packs](packs.md))",

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 20
+#define HR_ABI_VERSION 21
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -329,6 +329,8 @@ HR_API int32_t hr_deferred_start(void);
 HR_API void* hr_deferred_take(uint64_t size, hr_fill fill, void* context);
 /* 1: untouched, 2: a thread waits for its contents, 3: filled; 0: this is no deferred memory. */
 HR_API int32_t hr_deferred_state(const void* memory);
+/* The context of untouched memory, of which `memory` is any byte; else NULL. */
+HR_API void* hr_deferred_context(const void* memory);
 HR_API void hr_deferred_give_back(void* memory);
 HR_API void hr_deferred_count(hr_deferred_counts* counts);
 /* An hr_fill: copies `size` bytes from `context`. */

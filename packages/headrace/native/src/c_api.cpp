@@ -511,6 +511,10 @@ int32_t hr_deferred_state(const void* memory) {
   return static_cast<int32_t>(headrace::deferred::state_of(memory));
 }
 
+void* hr_deferred_context(const void* memory) {
+  return headrace::deferred::untouched_context(memory);
+}
+
 void hr_deferred_give_back(void* memory) { headrace::deferred::give_back(memory); }
 
 void hr_deferred_count(hr_deferred_counts* counts) { headrace::deferred::read_counts(counts); }

@@ -165,6 +165,13 @@ State state_of(const void* memory) {
   return number == Stack::kNone ? State::kFree : space->slot(number).now();
 }
 
+void* untouched_context(const void* memory) {
+  const uint32_t number = space == nullptr ? Stack::kNone : space->find(memory);
+  if (number == Stack::kNone) return nullptr;
+  const Slot& slot = space->slot(number);
+  return slot.now() == State::kUntouched ? slot.context : nullptr;
+}
+
 void give_back(void* memory) {
   const uint32_t number = space == nullptr ? Stack::kNone : space->find(memory);
   if (number == Stack::kNone) return;

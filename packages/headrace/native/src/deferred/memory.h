@@ -15,6 +15,8 @@ const char* start();
 // Memory for `size` bytes; nullptr: none is left.
 void* take(uint64_t size, hr_fill fill, void* context);
 State state_of(const void* memory);
+// nullptr if it isn't untouched.
+void* untouched_context(const void* memory);
 void give_back(void* memory);
 void read_counts(hr_deferred_counts* counts);
 

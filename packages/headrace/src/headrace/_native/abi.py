@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 20
+ABI_VERSION = 21
 STAGES = 5
 DECODERS = 8
 INFLATED = 1 << 30  # beside the decoders
@@ -178,6 +178,7 @@ int32_t hr_pixels_render(void*, int32_t, int32_t, void*, int32_t)
 int32_t hr_deferred_start()
 void* hr_deferred_take(uint64_t, void*, void*)
 int32_t hr_deferred_state(void*)
+void* hr_deferred_context(void*)
 void hr_deferred_give_back(void*)
 void hr_deferred_count(void*)
 int32_t hr_fill_copy(void*, void*, uint64_t)

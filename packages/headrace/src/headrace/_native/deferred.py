@@ -50,9 +50,10 @@ def stay_in_front() -> None:
 
 
 @cache
-def _calls() -> tuple[Any, Any, Any]:
+def _calls() -> tuple[Any, Any, Any, Any]:
     library = ffi.library()
-    return library.hr_deferred_take, library.hr_deferred_give_back, library.hr_deferred_state
+    names = ("take", "give_back", "state", "context")
+    return tuple(getattr(library, f"hr_deferred_{name}") for name in names)
 
 
 def _give_back(memory: Any) -> None:
@@ -88,6 +89,12 @@ def state(address: int) -> int:
     """`UNTOUCHED`, `WANTED` or `FILLED`, or 0 if the memory at `address` isn't deferred."""
     result: int = _calls()[2](address)
     return result
+
+
+def context(address: int) -> int | None:
+    """The context of untouched memory, of which `address` is any byte, or None if there is none."""
+    found: int | None = _calls()[3](address)
+    return found
 
 
 def touch(address: int) -> None:
@@ -186,13 +193,17 @@ class ImageFill:
         """Raises NativeError if it can't be made."""
         ffi.check(ffi.library().hr_image_fill_check(self.address))
 
+    def write(self, address: int, nbytes: int) -> None:
+        """Makes it now, in `nbytes` bytes of memory. Raises MemoryError if there is none for that."""
+        if ffi.library().hr_fill_image(self.address, address, nbytes) != abi.OK:
+            raise MemoryError
+
     def filled(self, nbytes: int) -> Any:
         """Ordinary memory of `nbytes` bytes with the image in it, and its `address`.
         Raises MemoryError if there is none."""
         memory = _KINDS[nbytes.bit_length()]()
         memory.address = ctypes.addressof(memory)
-        if ffi.library().hr_fill_image(self.address, memory.address, nbytes) != abi.OK:
-            raise MemoryError
+        self.write(memory.address, nbytes)
         return memory
 
 

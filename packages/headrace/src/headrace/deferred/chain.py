@@ -18,7 +18,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from headrace._native import deferred, render
-from headrace._pillow_compat import PIXEL_NBYTES
 from headrace.deferred.steps import (
     GRAY_ROWS,
     MAX_STEPS,
@@ -87,6 +86,8 @@ class File:
         lock: held while it is decoded.
     """
 
+    held_nbytes = 0  # of all files in this process
+
     __slots__ = (
         *("_decoded", "_fits", "_number", "_refusal", "_work"),
         *("certain", "data", "flags", "lock", "size"),
@@ -103,6 +104,10 @@ class File:
         self._fits = True  # all pixels into memory, as far as is known
         self._refusal = ""  # why native code can't decode all of it, once that is known
         self._work = 0.0  # of decoding so far, where all of the file is 1
+        File.held_nbytes += len(data)
+
+    def __del__(self) -> None:
+        File.held_nbytes -= len(self.data)
 
     def decoded(self, crop: Box) -> render.DecodedImage | None:
         """All of the image, where it was decoded already, or should be rather than `crop` alone; else None.
@@ -156,7 +161,7 @@ def with_numbers(data: bytes) -> bytes:
     return b"".join((*parts, data[at:]))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _plain_form(store: Store, gray: bool) -> deferred.Form:
     return deferred.Form.of(*native_form((), (1, 1), store, gray=gray))
 
@@ -266,12 +271,12 @@ class Chain(NamedTuple):
 
     def can_be_late(self) -> bool:
         """Returns whether native code can make the pixels when they are asked for."""
-        width, height = self.shown
-        if width * height * PIXEL_NBYTES[self.shown_mode] > deferred.MOST_NBYTES:
+        store = self._pillows_store()
+        if store.nbytes(self.shown) > deferred.MOST_NBYTES:
             return False
         try:
             if self.steps:
-                self._fill().check()
+                self.fill(store).check()
         except NativeError:
             return False
         return True
@@ -285,13 +290,15 @@ class Chain(NamedTuple):
         """
         if not self.file.certain and self.file.pixels is None:
             self.file.decode()
-        width, height = self.shown
-        nbytes = width * height * PIXEL_NBYTES[self.shown_mode]
-        fill = self._fill()
+        store = self._pillows_store()
+        nbytes, fill = store.nbytes(self.shown), self.fill(store)
         return deferred.take(nbytes, deferred.filling_image(), fill.address, fill) or fill.filled(nbytes)
 
-    def _fill(self) -> deferred.ImageFill:
-        store = PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
+    def _pillows_store(self) -> Store:
+        return PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
+
+    def fill(self, store: Store) -> deferred.ImageFill:
+        """The native form of all this, which makes the pixels when they are asked for."""
         gray = self.mode != "RGB"
         if self.steps:
             form = deferred.Form.of(*native_form(self.steps, self.shown, store, gray=gray))

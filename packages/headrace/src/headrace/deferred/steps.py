@@ -7,7 +7,7 @@ does not take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from typing_extensions import Self
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
+from headrace.transforms.colors import ChannelPermutation
 from headrace.transforms.op import NO_GRAY, ImageOp
 from headrace.transforms.reading import WARP_FILTERS
 
@@ -28,6 +29,7 @@ MAX_EDGE = 1 << 15
 MAX_RADIUS = 100.0
 WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
 LARGEST_COEFFICIENT = 1e6
+ITEM_NBYTES = (1, 2, 2, 4)  # of a value, by `Store.dtype`
 
 Levels = tuple[int, ...]
 
@@ -183,6 +185,8 @@ def native_form(
     Args:
         gray: the image is decoded as ``convert("L")`` gives it.
     """
+    if store.blue_first:
+        steps = (*steps, Step(ChannelPermutation(), (2.0, 1.0, 0.0), size, "RGB"))
     draws = np.zeros((len(steps), abi.DRAWS)) if steps else _NO_DRAWS
     for row, step in zip(draws, steps, strict=True):
         row[: len(step.draw)] = step.draw
@@ -199,6 +203,7 @@ class Store:
         rows_of_pixels: whether the three values of a pixel lie side by side.
         keep: what the address is valid with.
         channels: 3, or 1 for the first of three equal ones; 4: as Pillow keeps RGB in memory.
+        blue_first: whether the channels are blue, green and red; the first values are then blue's.
     """
 
     values: int | None
@@ -206,11 +211,25 @@ class Store:
     rows_of_pixels: bool
     keep: Any = None
     channels: int = 3
+    blue_first: bool = False
+
+    def nbytes(self, size: tuple[int, int]) -> int:
+        """Bytes of an image of `size` (width, height)."""
+        return size[0] * size[1] * self.channels * ITEM_NBYTES[self.dtype]
 
 
 RGB_ROWS = Store(None, 0, True)
+BGR_ROWS = Store(None, 0, True, blue_first=True)
 PILLOW_ROWS = Store(None, 0, True, channels=4)
 GRAY_ROWS = Store(None, 0, True, channels=1)
+
+
+@lru_cache(maxsize=64)
+def in_other_order(store: Store) -> Store:
+    """The same with the levels' channels the other way round."""
+    return replace(store, blue_first=not store.blue_first)
+
+
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 
