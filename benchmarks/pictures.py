@@ -51,12 +51,16 @@ def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> d
     console = Console(stderr=True)
     with console.status("Fetching photographs (about 150 MB, once)"):
         photographs = fetch(cache if cache is not None else out.parent / "cache")
+    # Images that an interrupted run has cut are kept, if they are of the same set.
     partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for label in range(CLASSES):
-        (partial / f"class_{label}").mkdir(parents=True)
+    plan, plan_path = {**parameters, "origin": photographs.origin}, partial / "manifest.json"
+    if not plan_path.is_file() or json.loads(plan_path.read_text(encoding="utf-8")) != plan:
+        shutil.rmtree(partial, ignore_errors=True)
+        for label in range(CLASSES):
+            (partial / f"class_{label}").mkdir(parents=True)
+        plan_path.write_text(json.dumps(plan), encoding="utf-8")
     manifest = {**parameters, **_cut_all(photographs, partial, count, seed, console)}
-    (partial / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    plan_path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
     partial.rename(out)
     return manifest
@@ -122,20 +126,25 @@ def _detail(path: Path) -> float:
 def _cut(
     photograph: Path, indices: list[int], out: Path, label: int, seed: int
 ) -> list[tuple[int, int, int]]:
-    """Writes the pictures `indices`; gives bytes, width and height of each."""
-    with Image.open(photograph) as image:
-        pixels = image.convert("RGB")
-    sizes = []
+    """Writes those of the images `indices` that aren't there; gives bytes, width and height of each."""
+    pixels, sizes = None, []
     for index in indices:
-        rng = np.random.default_rng([seed, index])
-        rng.integers(2)  # the draw that chose the photograph
-        data, size = _best_window(pixels, rng)
-        (out / f"class_{label}" / f"{index:06d}.jpg").write_bytes(data)
-        sizes.append((len(data), *size))
+        path = out / f"class_{label}" / f"{index:06d}.jpg"
+        if not path.is_file():
+            if pixels is None:
+                with Image.open(photograph) as image:
+                    pixels = image.convert("RGB")
+            rng = np.random.default_rng([seed, index])
+            rng.integers(2)  # the draw that chose the photograph
+            data = _best_window(pixels, rng)
+            path.with_suffix(".partial").write_bytes(data)
+            path.with_suffix(".partial").rename(path)
+        with Image.open(path) as image:
+            sizes.append((path.stat().st_size, *image.size))
     return sizes
 
 
-def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, tuple[int, int]]:
+def _best_window(pixels: Image.Image, rng: np.random.Generator) -> bytes:
     """The first window rich enough for the size aimed at, at the quality that meets it; else the richest."""
     width, height = SIZES[rng.choice(len(SIZES), p=SHARES)]
     if rng.random() < 0.5:  # odd sizes are half of real ones
@@ -151,9 +160,9 @@ def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, 
         cut = pixels.resize((width, height), Image.Resampling.BICUBIC, box=box, reducing_gap=1.5)
         data = _encode(cut, QUALITIES[1])
         if len(data) >= wanted:
-            return _at_most(cut, wanted), (width, height)
+            return _at_most(cut, wanted)
         best = max(best, data, key=len)
-    return best, (width, height)
+    return best
 
 
 def _at_most(cut: Image.Image, wanted: float) -> bytes:
