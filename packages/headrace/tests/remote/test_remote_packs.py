@@ -17,6 +17,7 @@ from torch.utils.data import Subset
 from torchvision.transforms import Compose, PILToTensor, RandomResizedCrop, Resize, ToTensor
 
 import headrace
+from headrace.errors import CacheError
 from headrace.loader import _figures
 from headrace.order import Shuffled
 from headrace.ray_data import Decode
@@ -275,3 +276,9 @@ def test_the_stage_returns_the_samples_of_the_local_pack(
         assert all(np.array_equal(made[i], expected[i]) for i in made)
     records = [r for r in proxy.requests if r.method == "GET" and "shard" in r.path]
     assert 0 < len(records) <= COUNT  # each fetched once
+
+
+def test_a_cache_folder_that_cant_be_made_is_named_with_the_way_out(remote: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match=r"file.* can't .*: Not a directory.* cache_dir="):
+        remote(cache_dir=tmp_path / "file")

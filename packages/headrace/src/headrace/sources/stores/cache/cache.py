@@ -49,7 +49,8 @@ class Cache:
         self._closed = False
         self._checked: set[int] = set()
         self._reset()
-        _caches.add(self)
+        with _caches_lock:
+            _caches.add(self)
         with self._locked():
             pass  # an unusable folder is an error now
 
@@ -164,7 +165,7 @@ class Cache:
             full = "The disk is full. " if error.errno in files.FULL else ""
             raise CacheError(
                 f"{full}The cache in {self._folder} can't be used: {error.strerror}{where}. The folder must"
-                " be on a local, writable disk."
+                " be on a local, writable disk: name another one (for a dataset by cache_dir=…)."
             ) from error
 
     @contextmanager
@@ -347,19 +348,21 @@ def _checked(records: Sequence[Record], data: Sequence[files.Bytes]) -> list[int
 
 
 _caches: WeakSet[Cache] = WeakSet()
+_caches_lock = threading.Lock()  # held during a fork: until then no thread makes a cache, or forks, too
 _forking: list[Cache] = []
 
 
 def _before_fork() -> None:
-    caches = list(_caches)
-    for cache in caches:
+    _caches_lock.acquire()
+    _forking.extend(_caches)
+    for cache in _forking:
         cache._lock.acquire()
-    _forking[:] = caches  # once no other thread is forking
 
 
 def _after_in_parent() -> None:
     while _forking:
         _forking.pop()._lock.release()
+    _caches_lock.release()
 
 
 def _after_in_child() -> None:
@@ -368,6 +371,7 @@ def _after_in_child() -> None:
         cache = _forking.pop()
         cache._end()
         cache._reset()
+    _caches_lock.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
