@@ -117,6 +117,13 @@ LOADERS: dict[str, Make] = {
     },
     "endless": _loader(lambda: range(10), lambda: {"sampler": Endless(Shuffled(10))}),
 }
+
+
+def is_by_workers(name: str) -> bool:
+    """Returns whether worker processes make the samples of a loader of `LOADERS`."""
+    return name.startswith("python") or "workers" in name
+
+
 ENDLESS = 8  # batches of an endless epoch
 
 

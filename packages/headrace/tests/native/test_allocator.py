@@ -1,10 +1,10 @@
 """What a worker process tells the C library's allocator."""
 
 import platform
-import subprocess
-import sys
 
 import pytest
+
+from support.python import run_python
 
 PAGES_OF_A_BATCH = """
 import resource
@@ -24,7 +24,5 @@ print(min(faults() for _ in range(5)))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_the_tensors_of_a_batch_lie_in_the_memory_of_the_batch_before() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PAGES_OF_A_BATCH], capture_output=True, text=True, check=True
-    )
+    done = run_python(PAGES_OF_A_BATCH, check=True)
     assert int(done.stdout) < 500  # of 9,408 pages

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command import run_command
 from support.images import image_folder
 
 SCRIPT = """
@@ -132,12 +133,13 @@ def _path(folder: Path) -> str:
 
 
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
-    done = headrace("run", "--epochs", "3", "train.py", folder=tmp_path)
-    assert done.returncode == 2
-    assert "the script's options come after its name" in " ".join(done.stderr.replace("│", "").split())
-    done = headrace("run", "missing.py", folder=tmp_path)
-    assert done.returncode == 2
-    assert "missing.py is neither a file nor a program" in " ".join(done.stderr.split())
+    for arguments, message in (
+        (("--epochs", "3", "train.py"), "the script's options come after its name"),
+        ((str(tmp_path / "missing.py"),), "missing.py is neither a file nor a program"),
+    ):
+        done = run_command("run", *arguments)
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.replace("│", "").split())
 
 
 @pytest.mark.long
