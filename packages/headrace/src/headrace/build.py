@@ -39,7 +39,7 @@ from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import ThreadStream
 from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import KeptWorkers, WorkerPools, WorkerStream
-from headrace.errors import ConfigError, assert_never
+from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
 from headrace.order.epoch import EpochStart, samples_to_repeat
 from headrace.order.progress import Epoch
@@ -305,8 +305,6 @@ class StreamBuilder:
                     collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
                 guarded = guard(config.dataset, collate, config.on_error)
                 return CallerStream(guarded, indices, seeding, config, self.failures)
-            case _:
-                return assert_never(workers.kind)
 
     def _iterable_guard(self, config: LoaderConfig, start: EpochStart) -> Guard:
         """The maker of an `IterableDataset`'s batches. Warns if samples are made again to resume."""

@@ -18,7 +18,7 @@ Every one of them can be made from a single message: torch re-raises an exceptio
 from __future__ import annotations
 
 import importlib
-from typing import Any, NoReturn
+from typing import Any
 
 
 class HeadraceError(Exception):
@@ -113,11 +113,6 @@ def require(module: str, extra: str) -> Any:
         raise ConfigError(f"this needs the package {name}: pip install 'headrace[{extra}]'") from error
 
 
-def assert_never(value: NoReturn) -> NoReturn:
-    """Ends a chain of cases; a type checker complains if one is missing. `typing` has it from 3.11 on."""
-    raise AssertionError(f"{value!r} is a case that nobody thought of")
-
-
 def printable(path: str) -> str:
     r"""`path` on one line, with undecodable bytes as ``\udcXX`` and what a terminal would obey as ``\x1b``:
     safe in any message, log or terminal.
@@ -125,13 +120,3 @@ def printable(path: str) -> str:
     if path.isprintable():
         return path
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in path)
-
-
-def size(count: float) -> str:
-    """Bytes in powers of 1000 for people: 25276502016 is "25.3 GB"."""
-    units = ["bytes", "kB", "MB", "GB", "TB"]
-    while abs(count) >= 999.5 and len(units) > 1:
-        count /= 1000
-        del units[0]
-    unit = units[0]
-    return f"{count:.0f} {unit}" if count >= 99.5 or unit == "bytes" else f"{count:.3g} {unit}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -22,26 +21,14 @@ MB = 1_000_000
 NAMED = 20
 
 
-class Format(str, Enum):
-    """Formats of a pack."""
-
-    TAR = "tar"
-    LMDB = "lmdb"
-
-
-class Encoding(str, Enum):
-    """Formats of images that are re-encoded."""
-
-    PNG = "png"
-    JPEG = "jpeg"
-
-
 def pack(
     src: Annotated[
         str, typer.Argument(help="ImageFolder tree or pack (or its URL), ILSVRC2012 tar, WebDataset, LMDB.")
     ],
     dest: Annotated[str, typer.Argument(help="The folder to create, or its URL (s3://, gs://, az://).")],
-    format_: Annotated[Format, typer.Option("--format", help="tar: WebDataset shards.")] = Format.TAR,
+    format_: Annotated[
+        Literal["tar", "lmdb"], typer.Option("--format", help="tar: WebDataset shards.")
+    ] = "tar",
     optimize: Annotated[
         bool, typer.Option("--optimize", help="Rewrite JPEGs losslessly: smaller, with restart markers.")
     ] = False,
@@ -49,7 +36,7 @@ def pack(
         bool, typer.Option("--strip", help="With --optimize: drop EXIF, ICC profiles and comments.")
     ] = False,
     reencode: Annotated[
-        Encoding | None,
+        Literal["png", "jpeg"] | None,
         typer.Option(help="Re-encode images that are not JPEGs; jpeg is LOSSY. Default: keep."),
     ] = None,
     max_side: Annotated[
@@ -91,10 +78,10 @@ def pack(
         summary = run(
             src,
             dest,
-            format=format_.value,
+            format=format_,
             optimize=optimize,
             strip=strip,
-            reencode=None if reencode is None else reencode.value,
+            reencode=reencode,
             max_side=max_side,
             quality=quality,
             workers=workers,

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from torch.utils.data import ConcatDataset
 
 from headrace.errors import ConfigError
-from headrace.order.permutation import Indices, key_of, permute, random_words
-from headrace.order.samplers import CHUNK, Order
+from headrace.order.permutation import Indices, key_of, permute
+from headrace.order.samplers import CHUNK, Order, WeightedDraws
 
 # Keep the keys of choices and of permutations apart.
 CHOICE, WITHIN = 1, 2
@@ -49,10 +49,8 @@ class MixtureSampler(Order):
         if isinstance(parts, ConcatDataset):
             parts = np.diff(parts.cumulative_sizes, prepend=0).tolist()
         self._lengths: Indices = np.asarray(parts, dtype=np.int64)
-        given = self._lengths if weights is None else weights
-        shares = np.asarray(given, dtype=np.float64)
-        if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
-            raise ConfigError(f"weights ({given}) must be finite numbers, 0 or more, and not all 0.")
+        shares = np.asarray(self._lengths if weights is None else weights, dtype=np.float64)
+        WeightedDraws(shares)  # for its errors
         if shares.shape != self._lengths.shape:
             raise ConfigError(f"There are {len(shares)} weights for {len(self._lengths)} parts.")
         if temperature <= 0:
@@ -61,8 +59,7 @@ class MixtureSampler(Order):
         if empty:
             raise ConfigError(f"Part {empty[0]} has a weight, but no samples.")
         shares = np.where(shares > 0, (shares / shares.max()) ** (1 / temperature), 0.0)
-        self._sums = np.cumsum(shares)
-        self._last = int(np.flatnonzero(shares)[-1])
+        self._draws = WeightedDraws(shares)
         self._starts: Indices = np.cumsum(self._lengths) - self._lengths
         # Of the pass that was asked for last: its key, and how often each part is chosen before each chunk.
         self._counted: tuple[int, Indices] | None = None
@@ -88,10 +85,7 @@ class MixtureSampler(Order):
     def _choices(self, chunk: int, key: int) -> Indices:
         """The part at each position of a chunk."""
         positions = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.pass_size))
-        shares = (random_words(positions, key_of(key, CHOICE)) >> np.uint64(11)) * 2.0**-53
-        chosen = np.searchsorted(self._sums, shares * self._sums[-1], side="right")
-        choices: Indices = np.minimum(chosen, self._last)  # rounding may give the whole sum
-        return choices
+        return self._draws.at(positions, key_of(key, CHOICE))
 
     def _counts(self, key: int) -> Indices:
         """Counts how often each part is chosen before each chunk: [chunks, parts]."""
@@ -115,5 +109,7 @@ class MixtureSampler(Order):
         return self._starts[part] + within, rounds
 
     def identity(self) -> str:
-        digest = hashlib.blake2b(self._lengths.tobytes() + self._sums.tobytes(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(
+            self._lengths.tobytes() + self._draws.sums.tobytes(), digest_size=8
+        ).hexdigest()
         return f"{type(self).__name__} of parts and weights {digest}, {self.pass_size} an epoch"

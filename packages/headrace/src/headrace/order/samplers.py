@@ -153,6 +153,32 @@ class RepeatedAugmentation(Order):
         return f"{type(self).__name__} of {self.samples}, {self.occurrences} times, {self.pass_size} an epoch"
 
 
+class WeightedDraws:
+    """Draws with replacement, by weights of any sum.
+
+    Attributes:
+        sums: sums of the weights up to each.
+
+    Raises:
+        ConfigError: a weight is negative or not finite, or all are 0.
+    """
+
+    def __init__(self, weights: npt.NDArray[np.float64]) -> None:
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+            raise ConfigError("Weights must be finite numbers, 0 or more, and not all 0.")
+        self.sums = np.cumsum(weights)
+        self._last = int(np.flatnonzero(weights)[-1])
+
+    def at(self, positions: Indices, key: int) -> Indices:
+        """The draws at `positions`: numbers of weights."""
+        shares = (random_words(positions, key) >> np.uint64(11)) * 2.0**-53
+        # In order, searches stay in the processor's cache.
+        order = np.argsort(shares)
+        drawn = np.empty_like(positions)
+        drawn[order] = np.searchsorted(self.sums, shares[order] * self.sums[-1], side="right")
+        return np.minimum(drawn, self._last)  # rounding may give the whole sum, which is one too far
+
+
 class Weighted(Order):
     """Samples drawn with replacement, as torch's `WeightedRandomSampler` does: how often one comes is in
     proportion to its weight. Takes 8 bytes a sample.
@@ -169,10 +195,7 @@ class Weighted(Order):
         self, weights: Sequence[float] | npt.NDArray[Any] | torch.Tensor, num_samples: int | None = None
     ) -> None:
         given = np.asarray(weights, dtype=np.float64).reshape(-1)
-        if not (np.isfinite(given).all() and (given >= 0).all() and given.sum() > 0):
-            raise ConfigError("Weights must be finite numbers, 0 or more, and not all 0.")
-        self._sums = np.cumsum(given)
-        self._last = int(np.flatnonzero(given)[-1])
+        self._draws = WeightedDraws(given)
         super().__init__(len(given) if num_samples is None else num_samples)
         self.occurrences = max(1, self.pass_size)
 
@@ -190,17 +213,12 @@ class Weighted(Order):
         return cls(1.0 / counts[classes], num_samples)
 
     def _pass(self, positions: Indices, key: int) -> tuple[Indices, Indices | int]:
-        shares = (random_words(positions, key) >> np.uint64(11)) * 2.0**-53
-        # In order, searches stay in the processor's cache.
-        order = np.argsort(shares)
-        indices = np.empty_like(positions)
-        indices[order] = np.searchsorted(self._sums, shares[order] * self._sums[-1], side="right")
-        # Rounding may give the whole sum, which is one too far. The position distinguishes draws of an index:
-        # how many came before can't be known without making them.
-        return np.minimum(indices, self._last), positions
+        # The position distinguishes draws of an index: how many came before can't be known without making
+        # them.
+        return self._draws.at(positions, key), positions
 
     def identity(self) -> str:
-        digest = hashlib.blake2b(self._sums.tobytes(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(self._draws.sums.tobytes(), digest_size=8).hexdigest()
         return f"{type(self).__name__} by weights {digest}, {self.pass_size} an epoch"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._files import sync_folder
-from headrace.errors import PackError, size
+from headrace.errors import PackError
 from headrace.packs.places import DiskFolder
 from headrace.packs.rows import Part, naming, pack_file, part_path
 from headrace.packs.samples import Layout
@@ -247,6 +247,6 @@ def _check_space(folder: Path, layout: Layout) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise PackError(
-            f"{folder} may need {size(needed)}, and its disk has {size(free)} free: free some space, or"
-            " choose another destination."
+            f"{folder} may need {needed / 1e6:,.1f} MB, and its disk has {free / 1e6:,.1f} MB free: free some"
+            " space, or choose another destination."
         )

@@ -13,7 +13,7 @@ from typing import Any
 from torchvision.datasets.folder import find_classes
 
 from headrace.errors import PackError, RemoteError, printable
-from headrace.sources.reading import named
+from headrace.sources.reading import read_part
 from headrace.sources.stores.store import Found, Store
 
 
@@ -61,26 +61,8 @@ class DiskFolder:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes `start` to `stop` - 1 of a file, or those of them that it has. Raises OSError, which
-        names it.
-
-        By system calls alone, of which each lets other threads run: `open` makes twice as many.
-        """
-        path = self.at(name)
-        with named(path):
-            # O_NONBLOCK: a pipe must not be waited for; regular files ignore it.
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                there = os.fstat(handle).st_size
-                end = there if stop is None else min(stop, there)
-                data = os.pread(handle, max(0, end - start), start) if start < end else b""
-                while len(data) < end - start:
-                    more = os.pread(handle, end - start - len(data), start + len(data))
-                    if not more:
-                        break
-                    data += more
-                return data
-            finally:
-                os.close(handle)
+        names it."""
+        return read_part(self.at(name), start, None if stop is None else stop - start)
 
     def _stat(self, name: str) -> Found:
         path = self.at(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from headrace.errors import assert_never
 from headrace.plan.environment import Environment
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
 
@@ -44,8 +43,6 @@ def _title(plan: Plan) -> str:
             return "plan: gather (the data is in memory: no workers are needed, num_workers has no effect)"
         case DatasetSegment():
             return "plan: python (the dataset's own code makes the samples)"
-        case _:
-            return assert_never(samples)
 
 
 def _split_title(head: NativeSegment, middle: TransformSegment | None) -> str:

@@ -48,12 +48,10 @@ class ArraySource(Source):
         return image if image.mode == mode else image.convert(mode)
 
     def take(self, indices: Indices) -> ArraySource:
-        """See `Source`."""
         rows = np.arange(len(self)) if self.rows is None else self.rows
         return replace(self, rows=rows[np.asarray(indices, dtype=np.int64).reshape(-1)])
 
     def tensors(self) -> TensorRows | None:
-        """See `Source`."""
         if min(self.images.strides) < 0 or not self.images.flags.writeable:
             return None  # torch makes no view of steps backwards, nor of memory that mustn't be written
         tensors = torch.from_numpy(self.images).permute(0, 3, 1, 2), torch.from_numpy(self.targets)

@@ -83,7 +83,6 @@ class ImageSource(Source):
         return open_regular(self.path(i))
 
     def native(self) -> ffi.Source | None:
-        """See `Source`."""
         return ffi.Source.of_paths(self.paths, self.offsets, self.entries)
 
     def take(self: F, indices: Indices) -> F:
@@ -107,7 +106,6 @@ class ImageSource(Source):
         return replace(self, entries=entries), remark
 
     def digest(self) -> str:
-        """See `Source`."""
         paths = self.paths.tobytes().split(b"\0")[:-1]
         # Character by character is enough: the prefix is cut back to whole folders below.
         root: bytes = os.path.commonprefix([min(paths), max(paths)]) if paths else b""  # type: ignore[assignment]  # noqa: RUF071
@@ -117,7 +115,6 @@ class ImageSource(Source):
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str]) -> int:
-        """See `Source`."""
         total = 0
         for start in range(0, len(self), CHUNK):
             bounds = self.offsets[start : start + CHUNK + 1].astype(np.int64)

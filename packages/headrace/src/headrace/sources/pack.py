@@ -81,7 +81,6 @@ class PackSource(Source):
             return f"{self.index.path}: row {row}"
 
     def native(self) -> ffi.Source | None:
-        """See `Source`."""
         return ffi.Source.of_extents(self.paths, self.offsets, self.extents, self.entries)
 
     def open(self, i: int) -> BinaryIO:
@@ -99,7 +98,6 @@ class PackSource(Source):
         return read_extent(Path(self.shard(i)), offset, size)
 
     def take(self: P, indices: Indices) -> P:
-        """See `Source`."""
         rows = np.arange(len(self.index)) if self.rows is None else self.rows
         order = np.asarray(indices, np.int64)
         extents = Extents(self.extents.shards[order], self.extents.begins[order], self.extents.sizes[order])
@@ -119,7 +117,6 @@ class PackSource(Source):
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str]) -> int:
-        """See `Source`."""
         return self.index.count_extensions(self.rows, extensions)
 
 

@@ -35,7 +35,6 @@ class RemoteSource(Source):
 
     @property
     def store(self) -> str:  # type: ignore[override]
-        """See `Source`."""
         return str(self.access)
 
     @property
@@ -55,11 +54,9 @@ class RemoteSource(Source):
         return io.BytesIO(self.access.records().read(self.wanted([range(len(self))[i]])[0]))
 
     def lease(self, samples: npt.NDArray[np.int64]) -> Lease:
-        """See `Source`."""
         return self.access.records().begin(self.wanted(samples))
 
     def stats(self) -> RemoteStats:
-        """See `Source`."""
         return self.access.records().stats()
 
 

@@ -29,7 +29,6 @@ class _Arrays(Kind):
 
     @classmethod
     def read(cls, dataset: Any) -> Recognized | Refusal:
-        """See `Kind`."""
         name = type(dataset).__name__
         images = patched_reason(dataset, type(dataset)) or cls._images(dataset)
         if isinstance(images, str):

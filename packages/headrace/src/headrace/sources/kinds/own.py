@@ -16,6 +16,5 @@ class Own(Kind):
 
     @classmethod
     def read(cls, dataset: Any) -> Recognized:
-        """See `Kind`."""
         what = f"{type(dataset).__name__}(n={len(dataset)})"
         return Recognized(what, dataset.source, dataset.transform, dataset.target_transform)

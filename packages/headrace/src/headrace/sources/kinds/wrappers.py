@@ -24,7 +24,6 @@ class Subsets(Kind):
 
     @classmethod
     def read(cls, dataset: Subset[Any]) -> Reading:
-        """See `Kind`."""
         inner = read_dataset(dataset.dataset)
         what = f"Subset(n={len(dataset.indices)}) of {inner.what}"
         if isinstance(inner, Refusal):
