@@ -103,6 +103,17 @@ class TinyTensors(Sized):
         return self.rows[index % 64], index
 
 
+class TinyArrays(Sized):
+    """An array of 8 floats and a label."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.rows = np.arange(8.0 * 64, dtype=np.float32).reshape(64, 8)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        return self.rows[index % 64], index % 10
+
+
 class Records(Sized):
     """A dict of numbers, like a table's row."""
 
@@ -388,6 +399,13 @@ ROWS = (
     Row("numbers, 20 batches, new workers", lambda _: Numbers(640), persistent=False),
     Row("numbers by a weighted sampler, in the caller", lambda _: Numbers(300_000), workers=0, weighted=True),
     Row("tiny tensors, in the caller", lambda _: TinyTensors(150_000), workers=0),
+    Row("tiny arrays, in the caller", lambda _: TinyArrays(150_000), workers=0),
+    Row(
+        "tiny arrays, in the caller, 3 batches, new loaders",
+        lambda _: TinyArrays(96),
+        workers=0,
+        new_loaders=True,
+    ),
     Row("tiny tensors", lambda _: TinyTensors(30_000)),
     Row("tiny tensors, spawn", lambda _: TinyTensors(30_000), start="spawn"),
     Row("dicts of numbers, in the caller", lambda _: Records(100_000), workers=0),

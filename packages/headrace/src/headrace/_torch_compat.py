@@ -72,13 +72,22 @@ def default_collate_functions() -> dict[Any, Callable[..., Any]]:
     return functions
 
 
+# The table as it was when it was last looked through, with no functions but torch's and Headrace's.
+_torchs_table: dict[Any, Callable[..., Any]] = {}
+
+
 def default_collation_changed() -> bool:
     """Returns whether the table has functions that aren't torch's, as its documentation of `collate`
     suggests: then nothing is known of what `default_collate` does."""
-    modules = (
-        getattr(function, "__module__", None) or "" for function in default_collate_functions().values()
-    )
-    return any(module.partition(".")[0] not in ("torch", "headrace") for module in modules)
+    global _torchs_table
+    functions = default_collate_functions()
+    if functions == _torchs_table:
+        return False
+    modules = (getattr(function, "__module__", None) or "" for function in functions.values())
+    changed = any(module.partition(".")[0] not in ("torch", "headrace") for module in modules)
+    if not changed:
+        _torchs_table = dict(functions)
+    return changed
 
 
 def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any:

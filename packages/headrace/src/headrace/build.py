@@ -23,6 +23,7 @@ from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.device.resident import Residence
 from headrace.engine.advice import WorkersAdvice, advise
 from headrace.engine.caller_stream import CallerStream, GatherStream
+from headrace.engine.collate import ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterable import REPEATS, IterableBatches
@@ -32,7 +33,7 @@ from headrace.engine.native import NativeEngine, NativeThreads
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
-from headrace.engine.slots import ReusingCollate, Slots
+from headrace.engine.slots import Slots
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool

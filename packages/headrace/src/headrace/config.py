@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
+from operator import attrgetter
 from typing import Any, Literal, ParamSpec, get_args
 
 import torch
@@ -87,7 +88,7 @@ class LoaderConfig:
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
         """The arguments that `loader` has as its attributes now."""
-        return cls(**{name: getattr(loader, name) for name in _NAMES})
+        return cls(**dict(zip(_NAMES, _values(loader), strict=True)))
 
     def __post_init__(self) -> None:
         _check_choice("on_error", self.on_error, OnError)
@@ -179,7 +180,9 @@ class LoaderConfig:
         return (2 if given is None else given) * self.num_workers
 
 
-_NAMES = tuple(field.name for field in fields(LoaderConfig))  # listed once: this runs in every epoch's start
+# Listed once, as they are read at the start of every epoch.
+_NAMES = tuple(field.name for field in fields(LoaderConfig))
+_values = attrgetter(*_NAMES)
 
 
 def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:

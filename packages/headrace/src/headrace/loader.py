@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -178,7 +179,7 @@ class DataLoader(TorchDataLoader[T_co]):
         lazy: bool = True,
     ) -> None:
         self.memory_budget = (
-            int(available_memory() * DEFAULT_MEMORY_SHARE) if memory_budget is None else memory_budget
+            _default_budget(int(time.monotonic())) if memory_budget is None else memory_budget
         )
         self.on_error: OnError = on_error
         self.seed = seed
@@ -549,6 +550,13 @@ def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
         length=None if iterator is None else iterator.length,
         skipped=0 if iterator is None else iterator.skipped,
     )
+
+
+@lru_cache(maxsize=1)
+def _default_budget(second: int) -> int:  # noqa: ARG001
+    """The bytes that a loader created in that second may use. To ask the system each time would take longer
+    than all else that creates a loader."""
+    return int(available_memory() * DEFAULT_MEMORY_SHARE)
 
 
 def _workers(given: int | str, dataset: Any) -> int:

@@ -8,9 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils import data
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
@@ -20,6 +23,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import headrace
+from headrace.device.structure import tensors
 from headrace.engine import native_stream
 from headrace.plan import make_plan
 from headrace.transforms.own_code import collates_first
@@ -47,6 +51,44 @@ def extended() -> Iterator[None]:
     yield
     default_collate_fn_map.clear()
     default_collate_fn_map.update(before)
+
+
+ARRAYS = st.builds(
+    np.full,
+    st.sampled_from([(), (0,), (2,), (2, 3)]),
+    st.integers(0, 3),
+    st.sampled_from(["?", "u1", "<i2", "<u2", ">i4", "i8", "f2", "f4", "f8", "c8", "U3", "O"]),
+)
+UNUSUAL = [
+    *(np.float32(1.5), np.int64(3), "text", b"bytes", None, 2 + 1j, np.ma.ones(2)),
+    *(np.ones((3, 2), np.float32).T, np.arange(4)[::-1], np.broadcast_to(np.float32(1), (2,))),
+    *(torch.tensor(3), torch.ones(2, 3), torch.ones(3, 2).T, torch.ones(2).to_sparse()),
+]
+SAMPLES = st.recursive(
+    st.integers(-(2**64), 2**64) | st.floats() | st.booleans() | ARRAYS | st.sampled_from(UNUSUAL),
+    lambda inner: (
+        st.tuples(inner, inner) | st.lists(inner, max_size=2) | st.dictionaries(st.just("a"), inner)
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of arrays that can't be written to
+@given(st.lists(SAMPLES, min_size=1, max_size=3), st.booleans())
+def test_any_samples_are_collated_in_the_calling_thread_as_by_torch(samples: Any, alike: bool) -> None:
+    samples = 4 * samples[:1] if alike else samples
+    outcomes: list[Any] = []
+    for loader in (headrace.DataLoader, DataLoader):
+        try:
+            outcomes.append(next(iter(loader(samples, batch_size=len(samples), num_workers=0))))
+        except Exception as error:
+            outcomes.append(type(error))
+    ours, theirs = ((repr(each), [_layout(tensor) for tensor in tensors(each)]) for each in outcomes)
+    assert ours == theirs
+
+
+def _layout(tensor: torch.Tensor) -> Any:
+    return tensor.dtype, None if tensor.is_sparse else tensor.stride()
 
 
 class Boxes(Dataset[Any]):

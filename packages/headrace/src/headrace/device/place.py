@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,8 +50,11 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return torch.device(asked.type, torch.accelerator.current_device_index())
 
 
+@cache
 def pinning_helps() -> bool:
-    """Returns whether there is an accelerator to whose own memory page-locked memory is copied faster."""
+    """Returns whether there is an accelerator to whose own memory page-locked memory is copied faster.
+
+    Asks the driver once, which takes as long as the rest of what creates a loader."""
     kind, count = _accelerators()
     return count > 0 and kind != "mps"
 

@@ -58,6 +58,9 @@ class DevicePrefetcher:
         ahead: batches to be sent before they are asked for. One would do if every batch were there in time;
             the second covers one that is late.
 
+    Attributes:
+        idle: whether there is nothing to do to any batch.
+
     Raises:
         ConfigError: the device isn't there; see `place.check_device`.
     """
@@ -77,6 +80,7 @@ class DevicePrefetcher:
         streamless = self.device.type in WITHOUT_STREAMS
         self._stream = None if streamless else torch.Stream(device=self.device)
         self.ahead = 0 if streamless else ahead
+        self.idle = streamless and not self._moves and prepare is None and finish is None
         self._flights: deque[_Flight] = deque()
         self.copied_bytes = 0  # of tensors that weren't there already
         self._copy_seconds = 0.0

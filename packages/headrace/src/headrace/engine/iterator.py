@@ -149,21 +149,24 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
 
     def _next(self) -> tuple[HostBatch, int, Any]:
-        first = self._sent.popleft() if self._sent else self._send_next()
+        if self._transfer.idle and not self._sent:
+            made = self._made()
+            return made, time.perf_counter_ns(), made.data
+        first = self._sent.popleft() if self._sent else self._send(self._made())
         if isinstance(first, BaseException):
             raise first
         made, taken_ns, sent = first
         return made, taken_ns, self._transfer.receive(sent)
 
-    def _send_next(self) -> tuple[HostBatch, int, Any]:
+    def _made(self) -> HostBatch:
+        """The next batch of the stream, at whose end the epoch ends."""
         try:
-            made = next(self._stream)
+            return next(self._stream)
         except StopIteration:
             self._position.finish(self._stream.ends)
             self._count_copies(0)
             self._meter.end(finished=True)
             raise
-        return self._send(made)
 
     def _send(self, made: HostBatch) -> tuple[HostBatch, int, Any]:
         taken_ns, keyed = time.perf_counter_ns(), self._stream.keyed

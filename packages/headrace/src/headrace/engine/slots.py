@@ -22,8 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace import _torch_compat
-
 # Bytes of a tensor from which on it is made in memory that is used again. The C library returns that of
 # large arrays to the kernel when they are freed, or not, as they happen to lie: where it does, each page of
 # the next batch is asked for and cleared again, which takes as long as copying to it.
@@ -98,13 +96,13 @@ def stacking(
 
     def stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
-        dtype, shape = first.dtype, first.shape
         nbytes = len(batch) * first.numel() * first.element_size()
-        alike = (
-            nbytes >= smallest
-            and is_plain(first)
-            and all(type(t) is torch.Tensor and t.dtype is dtype for t in batch)
-        )
+        if nbytes < smallest:
+            if first.layout is torch.strided and not first.is_nested:
+                return torch.stack(batch)  # as torch's function does after more questions
+            return by_torch(batch, collate_fn_map=collate_fn_map)
+        dtype, shape = first.dtype, first.shape
+        alike = is_plain(first) and all(type(t) is torch.Tensor and t.dtype is dtype for t in batch)
         if not alike or (keep_strides and not all(tensor.is_contiguous() for tensor in batch)):
             return by_torch(batch, collate_fn_map=collate_fn_map)
         out = take(nbytes).view(dtype).view(len(batch), *shape)
@@ -146,35 +144,6 @@ class LargeTensors:
     def live_nbytes(self) -> int:
         """Bytes of batches that are being made or that the user holds."""
         return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
-
-
-class ReusingCollate:
-    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again; see
-    `Slots` and `stacking`."""
-
-    def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
-        self.options = pinned, keep, alone
-        self._memory = LargeTensors(pinned=pinned, keep=keep)
-        self._functions: dict[Any, Callable[..., Any]] = {}
-        self._made_of: dict[Any, Callable[..., Any]] = {}
-
-    def __call__(self, samples: list[Any]) -> Any:
-        """Returns what torch's function makes of `samples`. For any thread."""
-        by_torch = _torch_compat.default_collate_functions()
-        if by_torch != self._made_of:  # the user may add types at any time
-            alone, take = self.options[2], self._memory.take
-            stack = stacking(
-                by_torch[torch.Tensor], take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
-            )
-            self._functions = {**by_torch, torch.Tensor: stack}
-            self._made_of = dict(by_torch)
-        self._memory.begin_batch()
-        return _torch_compat.collate(samples, self._functions)
-
-    @property
-    def live_nbytes(self) -> int:
-        """Bytes of batches that are being made or that the user holds."""
-        return self._memory.live_nbytes
 
 
 class _Collation:

@@ -18,10 +18,10 @@ import numpy as np
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.structure import children, total_nbytes
+from headrace.engine.collate import ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.seeding import Seeding
-from headrace.engine.slots import ReusingCollate
 from headrace.engine.stream import PythonStream
 from headrace.engine.thread_pool import ThreadPool
 from headrace.order.batches import IndexBatch

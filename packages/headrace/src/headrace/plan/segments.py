@@ -233,7 +233,10 @@ class Plan:
 
     def find(self, kind: type[S]) -> S | None:
         """The segment of that class, if the plan has one."""
-        return next((segment for segment in self.segments if isinstance(segment, kind)), None)
+        for segment in self.segments:  # asked for a dozen times an epoch: next() of a generator takes longer
+            if isinstance(segment, kind):
+                return segment
+        return None
 
     def steps(self) -> list[tuple[Where, Step]]:
         """All steps in order, each with the place where it runs."""

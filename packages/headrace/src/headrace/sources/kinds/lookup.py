@@ -15,13 +15,18 @@ OTHER_CLASS = (
     " headrace.ImageDataset is one"
 )
 
-_kinds: tuple[type[Kind], ...] = ()
+_kinds: dict[type, type[Kind]] = {}  # by class
+_imported: dict[str, list[tuple[str, type[Kind]]]] = {}  # by the last part of a class's name: all of it
 
 
 def register(kinds: tuple[type[Kind], ...]) -> None:
     """Makes `kinds` those that `read_dataset` knows."""
-    global _kinds
-    _kinds = kinds
+    _kinds.clear()
+    _imported.clear()
+    for kind in kinds:
+        _kinds.update(dict.fromkeys(kind.classes, kind))
+        for name in kind.imported:
+            _imported.setdefault(name.rpartition(".")[2], []).append((name, kind))
 
 
 def read_dataset(dataset: Any) -> Reading:
@@ -36,10 +41,8 @@ def read_dataset(dataset: Any) -> Reading:
 
 
 def _kind_of(cls: type) -> type[Kind] | None:
-    for kind in _kinds:
-        if cls in kind.classes or any(is_class(cls, name) for name in kind.imported):
-            return kind
-    return None
+    named = (kind for name, kind in _imported.get(cls.__name__, ()) if is_class(cls, name))
+    return _kinds.get(cls) or next(named, None)
 
 
 def _refuse_subclass(cls: type, known: type) -> Refusal:
