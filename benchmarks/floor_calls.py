@@ -45,30 +45,31 @@ class Call:
     needs: str | None = None
 
 
-def jpegs(folder: Path) -> list[Path]:
-    """JPEGs of 500 × 375 and some 60 kB, in two classes."""
+def jpegs(folder: Path, suffix: str = "jpg") -> list[Path]:
+    """Files of 500 × 375, of some 60 kB as JPEGs, in two classes."""
     rng = np.random.default_rng(0)
     paths = []
     for i in range(FILES):
         pixels = rng.integers(0, 255, (94, 125, 3), np.uint8)
-        path = folder / "images" / f"class-{i % 2}" / f"{i:02}.jpg"
+        path = folder / "images" / f"class-{i % 2}" / f"{i:02}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
         paths.append(path)
     return paths
 
 
-def decoded_tensors(folder: Path) -> Made:
-    files = [torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in jpegs(folder)]
-    return *decoders(), files
+def decoded(folder: Path, *, mode: str = "RGB", suffix: str = "jpg", as_tensor: bool = True) -> Made:
+    inputs: list[Any] = [str(path) for path in jpegs(folder, suffix)]
+    if as_tensor:
+        inputs = [torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8) for path in inputs]
+    functions = headrace.decode_image, torchvision.io.decode_image
+    return *(partial(function, mode=mode) for function in functions), inputs
 
 
-def decoded_paths(folder: Path) -> Made:
-    return *decoders(), [str(path) for path in jpegs(folder)]
-
-
-def decoders() -> tuple[Function, Function]:
-    return partial(headrace.decode_image, mode="RGB"), partial(torchvision.io.decode_image, mode="RGB")
+def sizes(folder: Path) -> Made:
+    paths = [str(path) for path in jpegs(folder)]
+    ours = partial(headrace.image_sizes, cache=False)
+    return lambda paths: ours(paths).tolist(), lambda paths: [[*Image.open(p).size] for p in paths], [paths]
 
 
 def samples_of_files(transform: Any, folder: Path) -> Made:
@@ -104,8 +105,11 @@ def weighted(_: Path) -> Made:
 
 
 CALLS = (
-    Call("decode_image of a tensor", decoded_tensors),
-    Call("decode_image of a path", decoded_paths),
+    Call("decode_image of a tensor", decoded),
+    Call("decode_image of a path", partial(decoded, as_tensor=False)),
+    Call("decode_image of a tensor, unchanged", partial(decoded, mode="UNCHANGED")),
+    Call("decode_image of a PNG", partial(decoded, suffix="png")),
+    Call("image_sizes", sizes),
     Call("ImageDataset, image by image", partial(samples_of_files, None)),
     Call("ImageDataset, resized, as tensors", partial(samples_of_files, STEPS)),
     Call("PackedDataset, resized, as tensors", samples_of_pack, needs="pyarrow"),

@@ -37,9 +37,10 @@ ALLOWED: dict[str, set[str]] = {
     "config": BASE | {"order"},
     "_native": BASE,
     # Object stores and the cache of their records are a folder of it.
-    "sources": BASE | {"transforms", "_native"},
+    "sources": BASE | {"decoding", "transforms", "_native"},
     "cache": {"sources"},
-    "transforms": BASE | {"order", "_native", "_torch_compat"},
+    "decoding": BASE | {"_native"},
+    "transforms": BASE | {"decoding", "order", "_native", "_torch_compat"},
     # What is planned depends on what the native library decodes.
     "plan": BASE | {"config", "order", "sources", "transforms", "_native", "_torch_compat"},
     "packs": BASE | {"sources", "_native"},
@@ -47,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     # Images outside of any batch: native decoding behind Pillow's interface.
     "deferred": BASE | {"_native", "_pillow_compat", "_torch_compat", "plan", "transforms"},
     "engine": BASE
-    | {"config", "deferred", "device", "order", "plan", "sources", "transforms"}
+    | {"config", "decoding", "deferred", "device", "order", "plan", "sources", "transforms"}
     | {"_native", "_torch_compat"},
     "export": BASE,
     "build": BASE | {"config", "device", "engine", "order", "plan", "sources", "_torch_compat"},
@@ -63,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": {"export", *headrace.__all__},
     "cli": BASE | {"loader", "packs", "recipes", "replacement", "sources", "_native"},
     "__main__": {"cli"},
-    "__init__": BASE | {"loader", "packs", "replacement", "sources", "transforms"},
+    "__init__": BASE | {"decoding", "loader", "packs", "replacement", "sources"},
 }
 
 DOCTOR_BASE = {"errors", "machine"}
@@ -96,6 +97,7 @@ HOLDS = {
     "cache": "the public names of the cache of records on local disk ([cache](cache.md))",
     "cli": "the command, one file per verb",
     "config": "the loader's arguments, checked and frozen",
+    "decoding": "`headrace.decode_image`, without all that loaders need",
     "device": "copies overlapped with the training step ([hazards](hazards.md), [feed](feed.md))",
     "engine": "what makes batches: native threads, Python threads, worker processes ([workers](workers.md))",
     "errors": "the tree of exceptions",
@@ -146,7 +148,7 @@ class Budget(NamedTuple):
 # Lower a ceiling when lines go. Raising one needs a decision of its own, not a reason beside it.
 BUDGETS = [
     Budget(("loader", "config", "build"), 1_127, 1_000),
-    Budget(("transforms",), 5_328, 4_600),
+    Budget(("transforms", "decoding"), 5_328, 4_600),
     Budget(("plan",), 1_676, 1_900),
     Budget(("deferred",), 1_709, 1_900),
     Budget(("engine",), 5_362, 4_700),

@@ -4,6 +4,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from headrace.decoding import decode_image
     from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, RemoteError, SampleError
     from headrace.loader import DataLoader
     from headrace.packs.pack import pack
@@ -11,7 +12,6 @@ if typing.TYPE_CHECKING:
     from headrace.sources.image import ImageDataset
     from headrace.sources.packed import PackedDataset
     from headrace.sources.sizes import image_sizes
-    from headrace.transforms.decode_image import decode_image
 
 __all__ = [
     "ConfigError",
@@ -39,7 +39,7 @@ _PLACES = {
     ),
     "DataLoader": "headrace.loader",
     "ImageDataset": "headrace.sources.image",
-    "decode_image": "headrace.transforms.decode_image",
+    "decode_image": "headrace.decoding",
     "PackedDataset": "headrace.sources.packed",
     "image_sizes": "headrace.sources.sizes",
     "install": "headrace.replacement",

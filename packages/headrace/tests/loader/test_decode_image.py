@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
-from headrace.transforms.decode_image import torchvision_decodes_as_pillow
+from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.reading import TENSOR_FILTERS
 from support.jpegs import cmyk, jpeg, picture

@@ -462,10 +462,11 @@ def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
     ]
 
 
-def image_size(data: bytes) -> tuple[int, int]:
+def image_size(data: bytes | npt.NDArray[np.uint8]) -> tuple[int, int]:
     """(width, height) of an image file. Raises NativeError if native code doesn't read it."""
     size = (c_int32 * 2)()
-    check(library().hr_image_size(data, len(data), size))
+    place = data if isinstance(data, bytes) else data.ctypes.data
+    check(library().hr_image_size(place, len(data), size))
     return size[0], size[1]
 
 

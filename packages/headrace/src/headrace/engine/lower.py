@@ -10,11 +10,11 @@ from PIL import Image
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import pillow_resizes_vertically_first
+from headrace.decoding import DECODER, read_as_tensor
 from headrace.errors import SampleError
 from headrace.plan.pointwise import PointwiseTable, look_up
 from headrace.plan.segments import Layout, NativeSegment
 from headrace.records import Draw, SampleKey
-from headrace.transforms.decode_image import DECODER, read_as_tensor
 from headrace.transforms.hf_processors import OverWhite
 from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import ImageOp, flat, replay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ from headrace._files import cache_folder, whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError
 
-# Bytes in which most files have their size; JPEGs with large thumbnails or color profiles have it later.
-PREFIX = 1 << 16
+# Bytes in which most files have their size; JPEGs with thumbnails or color profiles may have it later.
+PREFIXES = (1 << 12, 1 << 16)
 READERS = 16
+CHUNK = 16  # files that a thread is asked for at once
 
 
 def image_sizes(
@@ -52,7 +54,8 @@ def image_sizes(
     report = progress or _print_progress
     sizes = np.empty((len(names), 2), np.int32)
     with ThreadPoolExecutor(READERS) as readers:
-        for number, size in enumerate(readers.map(_size, names)):
+        chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
+        for number, size in enumerate(itertools.chain.from_iterable(readers.map(_sizes, chunks))):
             sizes[number] = size
             report(number + 1, len(names))
     if kept is not None:
@@ -62,14 +65,21 @@ def image_sizes(
     return sizes
 
 
+def _sizes(paths: Sequence[str]) -> list[tuple[int, int]]:
+    return [_size(path) for path in paths]
+
+
 def _size(path: str) -> tuple[int, int]:
-    with open(path, "rb") as file:
-        prefix = file.read(PREFIX)
-    try:
-        return ffi.image_size(prefix)
-    except NativeError:
-        with Image.open(path) as image:
-            return image.size
+    for length in PREFIXES:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return ffi.image_size(os.read(file, length))
+        except NativeError:
+            continue
+        finally:
+            os.close(file)
+    with Image.open(path) as image:
+        return image.size
 
 
 def _digest(paths: Sequence[str]) -> str:

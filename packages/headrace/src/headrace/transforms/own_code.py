@@ -30,8 +30,8 @@ from torchvision.io import ImageReadMode
 from torchvision.transforms import v2
 
 from headrace._torch_compat import find_call_change
+from headrace.decoding import decode_image
 from headrace.records import Mode
-from headrace.transforms.decode_image import decode_image
 
 MODES: tuple[Mode, ...] = ("RGB", "L")
 

@@ -9,11 +9,11 @@ import torchvision
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
+from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.records import Mode
 from headrace.sources.folder import ImageSource
 from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
 from headrace.sources.source import EXTENSIONS
-from headrace.transforms.decode_image import torchvision_decodes_as_pillow
 from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.own_code import reading_mode_of, reads_tensors
 

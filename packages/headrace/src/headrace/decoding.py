@@ -60,12 +60,12 @@ def _decode_natively(input: Any) -> torch.Tensor | None:
     """uint8 [3, height, width], or None if torchvision has to say what the file is."""
     try:
         if not isinstance(input, torch.Tensor):
-            data = Path(str(input)).read_bytes()
+            data = np.frombuffer(Path(str(input)).read_bytes(), np.uint8)
         elif input.dtype == torch.uint8 and input.ndim == 1 and input.device.type == "cpu":
-            data = input.numpy().tobytes()
+            data = np.ascontiguousarray(input.numpy())
         else:
             return None
-        if not data.startswith(JPEG):
+        if data[:3].tobytes() != JPEG:
             return None
         size = width, height = ffi.image_size(data)
         pipeline = ffi.Pipeline([], height, width, decoders=1 << ffi.decoder_names().index(DECODER))
