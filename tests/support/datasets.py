@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +22,20 @@ class Numbers(data.Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return index * self.scale
+
+
+class Made(data.Dataset[Any]):
+    """Sample i is what `make` gives for i."""
+
+    def __init__(self, make: Callable[[int], Any], n: int = 8) -> None:
+        self.make = make
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
 
 
 class Stream(data.IterableDataset[int]):

@@ -197,3 +197,17 @@ class IteratedSampler(data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return StatefulIterator()
+
+
+class OwnIterator(data.IterableDataset[int]):
+    """Is its own iterator, which iter() starts over."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.number = 0
+        return self
+
+    def __next__(self) -> int:
+        self.number += 1
+        if self.number > len(own_range()):
+            raise StopIteration
+        return own_range()[self.number - 1]

@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine.workers import transport
 from headrace.engine.workers.transport import SEGMENT_NBYTES, Inbox, Outbox
+from support.datasets import Made
 from support.python import run_python
 
 LITTLE_MEMORY = """
@@ -83,12 +83,8 @@ def test_a_dev_shm_of_half_a_batch_is_enough(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-class Rows(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 48
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((1 << 19,), float(index))
+def row(index: int) -> torch.Tensor:
+    return torch.full((1 << 19,), float(index))
 
 
 def mapped() -> list[str]:
@@ -103,7 +99,7 @@ def test_memory_is_named_after_the_process_that_it_belongs_to_and_goes_with_the_
         return [name for name in mapped() if "progress" not in name]
 
     before = batches()
-    loader = headrace.DataLoader(Rows(), batch_size=4, num_workers=2, worker_kind="process")
+    loader = headrace.DataLoader(Made(row, 48), batch_size=4, num_workers=2, worker_kind="process")
     held = list(loader)
     assert len(batches()) - len(before) == len(held) == 12
     del held
@@ -118,7 +114,7 @@ def test_no_memory_is_an_error_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(transport.os, "posix_fallocate", full)
-    loader = headrace.DataLoader(Rows(), batch_size=4, num_workers=1, worker_kind="process")
+    loader = headrace.DataLoader(Made(row, 48), batch_size=4, num_workers=1, worker_kind="process")
     with pytest.raises(MemoryError, match=r"8,388,608 bytes of shared memory can't be allocated \(No space"):
         next(iter(loader))
 

@@ -37,10 +37,6 @@ class Large(Dataset[Any]):
         return array, {"mask": torch.full((200_000,), index % 7, dtype=torch.uint8), "n": index, "name": "x"}
 
 
-def batches_of(loader: Any) -> list[Any]:
-    return list(loader)
-
-
 @pytest.mark.parametrize("options", [{}, {"seed": 3}, {"drop_last": True}, {"on_error": "skip"}])
 def test_batches_of_large_samples_are_those_of_torch(options: dict[str, Any]) -> None:
     loader = headrace.DataLoader(Large(), batch_size=4, num_workers=0, **options)
@@ -110,8 +106,8 @@ def test_samples_in_one_buffer_are_collated_when_all_are_made_as_by_torch(
     as_tensor: bool, batches: list[list[int]]
 ) -> None:
     dataset = OneBuffer(as_tensor=as_tensor)
-    ours = batches_of(headrace.DataLoader(dataset, batch_sampler=batches, num_workers=0))
-    theirs = batches_of(DataLoader(dataset, batch_sampler=batches))
+    ours = list(headrace.DataLoader(dataset, batch_sampler=batches, num_workers=0))
+    theirs = list(DataLoader(dataset, batch_sampler=batches))
     assert len(ours) == len(theirs)
     assert all(map(torch.equal, ours, theirs))
 
@@ -125,8 +121,8 @@ class Named(Large):
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "worker_kind": "thread"}])
 def test_arrays_beside_names_are_given_as_by_torch(options: dict[str, Any]) -> None:
-    ours = batches_of(headrace.DataLoader(Named(), batch_size=4, **options))
-    theirs = batches_of(DataLoader(Named(), batch_size=4))
+    ours = list(headrace.DataLoader(Named(), batch_size=4, **options))
+    theirs = list(DataLoader(Named(), batch_size=4))
     assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -181,7 +177,7 @@ def test_samples_that_cannot_be_stacked_raise_the_error_of_torch() -> None:
     messages = []
     for kind in (headrace.DataLoader, DataLoader):
         with pytest.raises(RuntimeError) as caught:
-            batches_of(kind(Growing(), batch_size=4, num_workers=0))
+            list(kind(Growing(), batch_size=4, num_workers=0))
         messages.append(str(caught.value).splitlines()[0])
     assert messages[0] == messages[1]
 
@@ -253,7 +249,7 @@ def test_a_collate_function_of_the_user_gets_the_samples() -> None:
 
 def test_memory_held_is_reported() -> None:
     loader = headrace.DataLoader(Large(40), batch_size=4, num_workers=0)
-    held = batches_of(loader)
+    held = list(loader)
     sizes = sum(array.nbytes + rest["mask"].nbytes for array, rest in held)
     assert loader.stats().memory_used == sizes
     del held

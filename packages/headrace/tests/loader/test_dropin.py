@@ -17,11 +17,8 @@ import pytest
 import torch
 from torch.utils import data
 from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
     Subset,
     TensorDataset,
-    WeightedRandomSampler,
 )
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchvision import transforms
@@ -115,28 +112,6 @@ def test_unbatched_and_iterable_datasets(dataset: ImageFolder) -> None:
     )
 
 
-def test_a_generator_of_the_users(dataset: ImageFolder) -> None:
-    expected = data.DataLoader(
-        dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(9)
-    )
-    ours = headrace.DataLoader(
-        dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(9)
-    )
-    for _ in range(2):
-        assert same(list(ours), list(expected))
-
-
-def test_weighted_and_nested_samplers(dataset: ImageFolder) -> None:
-    def batches() -> BatchSampler:
-        weights = torch.linspace(0.1, 1.0, len(dataset)).tolist()
-        return BatchSampler(
-            WeightedRandomSampler(weights, 40, generator=torch.Generator().manual_seed(1)), 6, False
-        )
-
-    ours = headrace.DataLoader(dataset, batch_sampler=batches(), num_workers=2)
-    assert same(list(ours), list(data.DataLoader(dataset, batch_sampler=batches())))
-
-
 def test_a_batch_sampler_without_length(dataset: ImageFolder) -> None:
     loader = headrace.DataLoader(dataset, batch_sampler=iter([[0, 1], [2]]))
     assert [len(labels) for _, labels in loader] == [2, 1]
@@ -162,14 +137,6 @@ def test_collate_functions_get_the_samples(dataset: ImageFolder) -> None:
 
 def test_target_transforms(dataset: ImageFolder) -> None:
     dataset.target_transform = lambda label: (label, str(label))
-    assert_same_epochs(dataset, batch_size=4)
-
-
-def test_a_transform_changed_between_epochs_is_seen(dataset: ImageFolder) -> None:
-    loader = headrace.DataLoader(dataset, batch_size=4)
-    assert next(iter(loader))[0].shape[-1] == 32
-    dataset.transform = transforms.Compose([transforms.Resize((16, 20)), transforms.ToTensor()])
-    assert next(iter(loader))[0].shape == (4, 3, 16, 20)
     assert_same_epochs(dataset, batch_size=4)
 
 
@@ -205,21 +172,6 @@ def test_pickled_loaders_give_the_same(dataset: ImageFolder) -> None:
     assert same(list(pickle.loads(pickle.dumps(loader))), list(loader))
 
 
-def test_seeded_epochs_differ_and_can_be_had_again(dataset: ImageFolder) -> None:
-    steps = [transforms.RandomResizedCrop(16), transforms.PILToTensor()]
-    dataset.transform = transforms.Compose(steps)
-
-    def images(loader: headrace.DataLoader) -> torch.Tensor:
-        return torch.cat([images for images, _ in loader])
-
-    loader = headrace.DataLoader(dataset, batch_size=4, num_workers=2, seed=1)
-    first, second = images(loader), images(loader)
-    assert not torch.equal(first, second)
-    loader.set_epoch(0)
-    assert torch.equal(images(loader), first)
-    assert not torch.equal(images(headrace.DataLoader(dataset, batch_size=4, seed=2)), first)
-
-
 def test_manual_seed_repeats_the_random_parameters(dataset: ImageFolder) -> None:
     dataset.transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.PILToTensor()])
     runs = []
@@ -240,16 +192,6 @@ def test_set_epoch_reaches_the_sampler(dataset: ImageFolder) -> None:
     assert ours == [labels.tolist() for _, labels in data.DataLoader(dataset, batch_size=5, sampler=sampler)]
 
 
-def test_workers_see_the_users_dataset() -> None:
-    def look(worker: int) -> None:
-        info = data.get_worker_info()
-        assert info is not None
-        assert type(info.dataset) is NestedNumbers
-        assert info.id == worker
-
-    assert len(list(headrace.DataLoader(NestedNumbers(), num_workers=1, worker_init_fn=look))) == 23
-
-
 def test_auto_workers_never_repeat_an_iterable_dataset() -> None:
     assert headrace.DataLoader(Stream(10)).num_workers == 0
     assert headrace.DataLoader(TensorDataset(torch.arange(3))).num_workers == 0
@@ -262,13 +204,6 @@ def test_casts_reach_python_datasets_too() -> None:
     (batch,) = next(iter(loader))
     assert batch.dtype == torch.float16
     assert batch.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_random_sampler_objects(dataset: ImageFolder) -> None:
-    sampler = RandomSampler(
-        dataset, replacement=True, num_samples=50, generator=torch.Generator().manual_seed(2)
-    )
-    assert sum(len(labels) for _, labels in headrace.DataLoader(dataset, batch_size=8, sampler=sampler)) == 50
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +15,14 @@ from support.datasets import Numbers
 from support.equal import same
 from support.sampling import one_in
 from support.stateful import (
+    ByGenerator,
     ByIterator,
     ByIteratorAndDataset,
     CountedStream,
+    ItsOwnIterator,
+    OwnIterator,
     StartingOver,
+    StatefulIterator,
     StatefulSampler,
     WithoutState,
 )
@@ -43,7 +48,26 @@ def resumed_everywhere(make: Any, batches: int) -> None:
             assert same(list(resumed), second), cut
 
 
-BY_ITERATOR = (ByIteratorAndDataset, ByIterator, StartingOver)
+class StateForTrainers(WithoutState):
+    """Its state is asked for with arguments, by a loader of the same library."""
+
+    def state_dict(self, samples: int) -> dict[str, int]:
+        return {"samples": samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise AssertionError(state)
+
+
+class SometimesStateful(WithoutState):
+    """The iterator of the first worker has a state, that of the second has none."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        return StatefulIterator() if info is not None and info.id == 0 else super().__iter__()
+
+
+WITH_STATE = (ByIteratorAndDataset, ByIterator, StartingOver)
+WITHOUT_STATE = (WithoutState, StateForTrainers, SometimesStateful, OwnIterator)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -80,22 +104,29 @@ def test_samples_of_a_stream_that_are_not_batched_resume_at_every_cut() -> None:
 @pytest.mark.parametrize(
     ("dataset", "workers", "batch_size", "batches"),
     [
-        *((kind, 0, *sizes) for kind in BY_ITERATOR for sizes in ((4, 6), (None, 23))),
-        *one_in(3, ((kind, 2, 4, 6) for kind in BY_ITERATOR)),
+        *((kind, 0, *sizes) for kind in WITH_STATE for sizes in ((4, 6), (None, 23))),
+        *((kind, 0, None, 23) for kind in (ItsOwnIterator, ByGenerator)),
+        *one_in(3, ((kind, 2, 4, 6) for kind in (*WITH_STATE, ByGenerator))),
     ],
 )
-def test_streams_whose_iterators_have_the_state_resume_at_every_cut(
+def test_streams_with_a_state_in_any_shape_resume_at_every_cut(
     dataset: Any, workers: int, batch_size: int | None, batches: int
 ) -> None:
     resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)
 
 
-@pytest.mark.filterwarnings(r"ignore:WithoutState had no state_dict\(\)")
-@pytest.mark.parametrize(("workers", "batch_size", "batches"), [(0, 4, 6), (0, None, 23), (2, 4, 6)])
+@pytest.mark.filterwarnings(r"ignore:.* had no state_dict\(\)")
+@pytest.mark.parametrize(
+    ("dataset", "workers", "batch_size", "batches"),
+    [
+        *((kind, 0, *sizes) for kind in WITHOUT_STATE for sizes in ((4, 6), (None, 23))),
+        *one_in(2, ((kind, 2, 4, 6) for kind in WITHOUT_STATE)),
+    ],
+)
 def test_streams_without_a_state_resume_at_every_cut(
-    workers: int, batch_size: int | None, batches: int
+    dataset: Any, workers: int, batch_size: int | None, batches: int
 ) -> None:
-    resumed_everywhere(lambda: headrace.DataLoader(WithoutState(), batch_size, num_workers=workers), batches)
+    resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)
 
 
 KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "stateful batches")

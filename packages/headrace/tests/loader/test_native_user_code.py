@@ -19,6 +19,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.datasets import Numbers
 from support.equal import same
 from support.python import run_python
 
@@ -148,20 +149,12 @@ def test_a_hook_of_mid_epoch_is_called_in_the_next(mixed: Path) -> None:
     assert same(turned, expected)
 
 
-class Lines(Dataset[int]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 SHARED: dict[str, Callable[[Path], Dataset[Any]]] = {
     "native": images,
     "native, then Python": lambda root: images(
         root, transforms.RandomResizedCrop(24), transforms.Lambda(lambda image: image)
     ),
-    "Python": lambda root: Lines(),
+    "Python": lambda root: Numbers(N),
 }
 
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import os
-import random
-import time
-import weakref
 from collections.abc import Callable
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import Shuffled
-from support.datasets import DrawnOrder
+from support.datasets import DrawnOrder, Made
 from support.equal import same
 from support.sampling import one_in
 
@@ -32,16 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 N = 30
-
-
-class Numbers(data.Dataset[Any]):
-    """A dataset that runs as Python."""
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return 0, index
 
 
 def generator() -> torch.Generator:
@@ -77,7 +60,7 @@ def datasets(folder: Any) -> dict[str, Any]:
     images = ImageFolder(str(folder), steps)
     images.samples = [(path, number) for number, (path, _) in enumerate(images.samples)]
     gathered = TensorDataset(torch.zeros(N), torch.arange(N))
-    return {"native": images, "gathered": gathered, "python": Numbers()}
+    return {"native": images, "gathered": gathered, "python": Made(lambda index: (0, index), N)}
 
 
 def seen(
@@ -336,123 +319,3 @@ def test_epochs_have_torchs_samples_whatever_is_changed_between_them(
         assert [len(batch) for batch in mine] == [len(batch) for batch in torchs]
         if not (drop_last or "drop_last" in changes or "replacement" in changes):
             assert sorted(chain(*mine)) == sorted(chain(*torchs))
-
-
-SCRATCH = {"index": 0}
-
-
-FILE_BYTES = bytes(range(256))
-
-
-THIS_FILE = Path(__file__).read_bytes()
-
-
-class Scratch:
-    """Ways to compute the square of an index by way of state that samples share. None may be torn."""
-
-    in_class = 0
-    slots_of_numpy = np.zeros(1, np.int64)
-
-    def __init__(self) -> None:
-        self.in_self = 0
-        self.file: Any = None
-        self.memory = io.BytesIO(FILE_BYTES)
-        self.generator = random.Random()
-        self.torchs = torch.Generator()
-        cell = 0
-
-        def by_closure(index: int) -> int:
-            nonlocal cell
-            cell = index
-            pause()
-            return cell
-
-        self.by_closure = by_closure
-
-    def by_self(self, index: int) -> int:
-        self.in_self = index
-        pause()
-        return self.in_self
-
-    def by_class(self, index: int) -> int:
-        type(self).in_class = index
-        pause()
-        return type(self).in_class
-
-    def by_module(self, index: int) -> int:
-        SCRATCH["index"] = index
-        pause()
-        return SCRATCH["index"]
-
-    def by_numpy(self, index: int) -> int:
-        self.slots_of_numpy[0] = index
-        pause()
-        return int(self.slots_of_numpy[0])
-
-    def by_memory_file(self, index: int) -> int:
-        self.memory.seek(index)
-        pause()
-        return self.memory.read(1)[0]
-
-    def by_file(self, index: int) -> int:
-        # One descriptor, and so one offset, for all threads of a process; each process opens its own.
-        if self.file is None or self.file[0] != os.getpid():
-            self.file = os.getpid(), os.open(__file__, os.O_RDONLY)
-            weakref.finalize(self, os.close, self.file[1])
-        os.lseek(self.file[1], index, os.SEEK_SET)
-        pause()
-        return index if os.read(self.file[1], 8) == THIS_FILE[index : index + 8] else -1
-
-    def by_generator(self, index: int) -> int:
-        self.generator.seed(index)
-        pause()
-        return index if self.generator.random() == random.Random(index).random() else -1
-
-    def by_torchs_generator(self, index: int) -> int:
-        self.torchs.manual_seed(index)
-        pause()
-        drawn = torch.rand(1, generator=self.torchs)
-        return index if torch.equal(drawn, torch.rand(1, generator=seeded(index))) else -1
-
-
-def pause() -> None:
-    """Long enough for another thread to come in between."""
-    time.sleep(0.0002)
-
-
-WAYS = [*sorted(name for name in vars(Scratch) if name.startswith("by_")), "by_closure"]
-
-
-class Squares(data.Dataset[int]):
-    """The square of an index, found in several ways one after the other."""
-
-    def __init__(self, n: int, ways: list[str]) -> None:
-        self.n = n
-        self.ways = ways
-        self.scratch = Scratch()
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> int:
-        value = index
-        for way in self.ways:
-            value = getattr(self.scratch, way)(value)
-        return value * value
-
-
-@settings(max_examples=12)
-@given(
-    n=st.integers(20, 200),
-    ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4),
-    batch_size=st.integers(1, 9),
-    workers=st.sampled_from([0, 2, 3]),
-)
-def test_what_a_dataset_mutates_never_changes_another_sample(
-    n: int, ways: list[str], batch_size: int, workers: int
-) -> None:
-    loader = headrace.DataLoader(
-        Squares(n, ways), batch_size, num_workers=workers, multiprocessing_context="fork" if workers else None
-    )
-    for _ in range(2):
-        assert [value for batch in loader for value in batch.tolist()] == [i * i for i in range(n)]

@@ -451,20 +451,6 @@ def test_a_state_saved_before_the_first_batch_knows_the_order() -> None:
     assert same(list(resumed), whole)
 
 
-def test_nothing_of_the_callers_generators_is_touched_without_workers() -> None:
-    loader = headrace.DataLoader(Drawing(), 4, num_workers=0)
-    torch.manual_seed(5)
-    np.random.seed(6)
-    random.seed(7)
-    torch.empty((), dtype=torch.int64).random_()  # torch's own draw at the start of an epoch
-    expected = [numbers() for _ in range(SAMPLES)]
-    torch.manual_seed(5)
-    np.random.seed(6)
-    random.seed(7)
-    drawn = [tuple(column[i].item() for column in batch[1]) for batch in loader for i in range(len(batch[0]))]
-    assert drawn == expected
-
-
 def test_a_resumed_epoch_draws_other_numbers_than_its_start_did() -> None:
     loader = headrace.DataLoader(Drawing(), 2, num_workers=2)
     torch.manual_seed(5)
@@ -495,18 +481,6 @@ def test_ranks_without_a_seed_go_on_without_one_after_a_resume() -> None:
     expected = numbers()[0]
     torch.manual_seed(1)
     assert next(iter(second))[1][0][0].item() == expected
-
-
-def test_a_seed_makes_what_user_code_draws_a_function_of_the_sample() -> None:
-    def drawn(workers: int, batch_size: int) -> dict[int, Any]:
-        loader = headrace.DataLoader(Drawing(), batch_size, num_workers=workers, seed=3)
-        return {
-            int(batch[0][i]): [column[i].item() for column in batch[1][:3]]
-            for batch in loader
-            for i in range(len(batch[0]))
-        }
-
-    assert drawn(0, 4) == drawn(2, 5) == drawn(1, 22)
 
 
 def test_explain_says_how_user_code_is_seeded() -> None:

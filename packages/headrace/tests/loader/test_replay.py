@@ -17,35 +17,15 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.errors import ConfigError
 from headrace.testing import draws, replay
-from support.datasets import Stream
+from support.datasets import Made, Stream
 from support.equal import same
+from support.noisy_dataset import Noisy, NoisyBatches
 
 N = 8
 
 
-class Drawing(Dataset[Any]):
-    """Every sample draws from all three generators."""
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
-        return index, torch.rand(()).item(), float(np.random.rand()), random.random()
-
-
-class Plain(Dataset[Any]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"index": index, "values": torch.arange(3) + index}
-
-
-class Whole(Drawing):
-    """Makes whole batches."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
+def plain() -> Made:
+    return Made(lambda index: {"index": index, "values": torch.arange(3) + index}, N)
 
 
 class Opened(Dataset[Any]):
@@ -72,18 +52,18 @@ def samples_of(loader: headrace.DataLoader[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_seeded_python_drew_is_drawn_again(workers: int) -> None:
-    loader = headrace.DataLoader(Drawing(), 3, num_workers=workers, seed=4, collate_fn=untouched)
+    loader = headrace.DataLoader(Noisy(N), 3, num_workers=workers, seed=4, collate_fn=untouched)
     for epoch in range(2):
         made = samples_of(loader)
-        assert [replay(loader, index) for index in range(N)] == made
-        assert [replay(loader, index, epoch) for index in range(N)] == made
+        assert same([replay(loader, index) for index in range(N)], made)
+        assert same([replay(loader, index, epoch) for index in range(N)], made)
 
 
 def test_a_repeated_sample_is_replayed_by_its_occurrence() -> None:
     sampler = [3, 1, 3, 3]
-    loader = headrace.DataLoader(Drawing(), 2, sampler=sampler, num_workers=0, seed=4, collate_fn=untouched)
+    loader = headrace.DataLoader(Noisy(N), 2, sampler=sampler, num_workers=0, seed=4, collate_fn=untouched)
     made = samples_of(loader)
-    assert [replay(loader, 3, occurrence=n) for n in range(3)] == [made[0], made[2], made[3]]
+    assert same([replay(loader, 3, occurrence=n) for n in range(3)], [made[0], made[2], made[3]])
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -95,31 +75,31 @@ def test_lazily_opened_images_are_replayed_by_pillow(folder: Path, lazy: bool) -
 
 
 def test_replaying_leaves_the_generators_as_they_were() -> None:
-    loader = headrace.DataLoader(Drawing(), 3, num_workers=0, seed=4)
+    loader = headrace.DataLoader(Noisy(N), 3, num_workers=0, seed=4)
     list(loader)
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
-    expected = Drawing()[0]
+    expected = Noisy(N)[0]
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
     replay(loader, 5)
-    assert Drawing()[0] == expected
+    assert same(Noisy(N)[0], expected)
 
 
 @pytest.mark.parametrize("arguments", [{"num_workers": 0}, {"num_workers": 2}, {"worker_kind": "thread"}])
 def test_samples_without_randomness_need_no_seed(arguments: dict[str, Any]) -> None:
-    loader = headrace.DataLoader(Plain(), 3, collate_fn=untouched, **{"num_workers": 2, **arguments})
+    loader = headrace.DataLoader(plain(), 3, collate_fn=untouched, **{"num_workers": 2, **arguments})
     assert same([replay(loader, index) for index in range(N)], samples_of(loader))
 
 
 UNKNOWN: dict[str, tuple[Any, dict[str, Any]]] = {
-    "without a seed": (Drawing(), {"num_workers": 0}),
-    "in workers without a seed": (Drawing(), {"num_workers": 2}),
-    "on threads": (Drawing(), {"num_workers": 2, "worker_kind": "thread", "seed": 4}),
-    "in whole batches": (Whole(), {"num_workers": 0, "seed": 4}),
-    "in whole batches of a subset": (Subset(Whole(), range(N)), {"num_workers": 0, "seed": 4}),
+    "without a seed": (Noisy(N), {"num_workers": 0}),
+    "in workers without a seed": (Noisy(N), {"num_workers": 2}),
+    "on threads": (Noisy(N), {"num_workers": 2, "worker_kind": "thread", "seed": 4}),
+    "in whole batches": (NoisyBatches(N), {"num_workers": 0, "seed": 4}),
+    "in whole batches of a subset": (Subset(NoisyBatches(N), range(N)), {"num_workers": 0, "seed": 4}),
 }
 
 
@@ -133,9 +113,9 @@ def test_what_nobody_knows_is_not_replayed(name: str) -> None:
 
 
 def test_a_subset_of_a_dataset_without_whole_batches_is_replayed() -> None:
-    loader = headrace.DataLoader(Subset(Drawing(), [5, 2, 7]), 3, num_workers=0, seed=4, collate_fn=untouched)
+    loader = headrace.DataLoader(Subset(Noisy(N), [5, 2, 7]), 3, num_workers=0, seed=4, collate_fn=untouched)
     made = samples_of(loader)
-    assert [replay(loader, index) for index in range(3)] == made
+    assert same([replay(loader, index) for index in range(3)], made)
 
 
 def test_gathered_samples_are_the_datasets_own() -> None:
@@ -170,7 +150,7 @@ def _same(image: Any) -> Any:
 
 def test_draws_are_those_of_native_code_alone() -> None:
     with pytest.raises(ConfigError, match="Native code has no part in this loader"):
-        draws(headrace.DataLoader(Plain(), seed=1), 0)
+        draws(headrace.DataLoader(plain(), seed=1), 0)
 
 
 def test_an_unknown_file_is_the_users_own_error(tmp_path: Path) -> None:

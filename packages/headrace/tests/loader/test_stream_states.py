@@ -6,7 +6,6 @@ import json
 import random
 import warnings
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import headrace
 from headrace.errors import ConfigError
-from support.datasets import Stream
+from support.datasets import Made, Stream
 from support.equal import same
-from support.sampling import one_in
 from support.stateful import (
     ByGenerator,
     ByIterator,
@@ -29,10 +27,9 @@ from support.stateful import (
     IteratedSampler,
     ItsOwnIterator,
     N,
-    StartingOver,
+    OwnIterator,
     StatefulIterator,
     WithoutState,
-    own_range,
 )
 
 AGAIN = r".* had no state_dict\(\) and load_state_dict\(\): to resume, the {} samples"
@@ -56,57 +53,6 @@ def resumed(loader: Any, state: dict[str, Any]) -> list[Any]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", AGAIN.format(r"\d+"))
         return list(loader)
-
-
-class StateForTrainers(WithoutState):
-    """Its state is asked for with arguments, by a loader of the same library."""
-
-    def state_dict(self, samples: int) -> dict[str, int]:
-        return {"samples": samples}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        raise AssertionError(state)
-
-
-class SometimesStateful(WithoutState):
-    """The iterator of the first worker has a state, that of the second has none."""
-
-    def __iter__(self) -> Iterator[int]:
-        info = data.get_worker_info()
-        return StatefulIterator() if info is not None and info.id == 0 else iter(own_range())
-
-
-class OwnIterator(data.IterableDataset[int]):
-    """Is its own iterator, which iter() starts over."""
-
-    def __iter__(self) -> Iterator[int]:
-        self.number = 0
-        return self
-
-    def __next__(self) -> int:
-        self.number += 1
-        if self.number > len(own_range()):
-            raise StopIteration
-        return own_range()[self.number - 1]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "workers", "batch_size", "received"),
-    [
-        *product((WithoutState, StateForTrainers), (0,), (None, 4), (0, 1, 4, 6)),
-        *one_in(3, product((WithoutState, OwnIterator, SometimesStateful), (2,), (None, 4), (0, 1, 4, 6))),
-    ],
-)
-def test_a_stream_without_a_state_resumes(
-    dataset: Any, workers: int, batch_size: int | None, received: int
-) -> None:
-    def make() -> Any:
-        return headrace.DataLoader(dataset(), batch_size, num_workers=workers, collate_fn=as_list)
-
-    state, rest = saved_after(make(), received)
-    loader = make()
-    assert resumed(loader, state) == rest
-    assert list(loader) == list(make())  # the epoch after it is a whole one
 
 
 def test_a_resumed_epoch_can_be_saved_and_resumed_once_more() -> None:
@@ -276,12 +222,8 @@ def untouched(samples: list[Any]) -> list[Any]:
     return samples
 
 
-class DrawingSamples(data.Dataset[Any]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, torch.rand(()).item()
+def drawing_samples() -> Made:
+    return Made(lambda index: (index, torch.rand(()).item()), N)
 
 
 def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
@@ -295,27 +237,6 @@ def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
     other = make()
     other.load_state_dict(json.loads(state))
     return rest, list(other)
-
-
-SHAPES = (ByGenerator, ByIterator, ByIteratorAndDataset, ItsOwnIterator, StartingOver)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "workers", "batch_size", "received"),
-    [
-        *product(SHAPES, (0,), (None, 4), (0, 1, 4)),
-        *one_in(4, product(SHAPES, (3,), (None, 4), (0, 1, 4))),
-    ],
-)
-def test_a_stream_with_a_state_resumes(
-    dataset: Any, batch_size: int | None, workers: int, received: int
-) -> None:
-    def make() -> Any:
-        return headrace.DataLoader(dataset(), batch_size, num_workers=workers, collate_fn=untouched)
-
-    rest, resumed = rest_and_resumed(make, received)
-    assert sorted(map(str, resumed)) == sorted(map(str, rest))
-    assert rest
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -466,16 +387,16 @@ def test_samples_that_draw_resume_with_a_seed(sampler: Any, workers: int) -> Non
     def make() -> Any:
         shuffle = None if sampler else True
         options: dict[str, Any] = {"sampler": sampler, "shuffle": shuffle, "num_workers": workers}
-        return headrace.DataLoader(DrawingSamples(), 4, seed=5, collate_fn=untouched, **options)
+        return headrace.DataLoader(drawing_samples(), 4, seed=5, collate_fn=untouched, **options)
 
     rest, resumed = rest_and_resumed(make, 3)
     assert resumed == rest
 
 
 def test_another_number_of_workers_resumes() -> None:
-    first = headrace.DataLoader(DrawingSamples(), 4, num_workers=0, seed=5, collate_fn=untouched)
+    first = headrace.DataLoader(drawing_samples(), 4, num_workers=0, seed=5, collate_fn=untouched)
     iterator = iter(first)
     next(iterator)
-    second = headrace.DataLoader(DrawingSamples(), 4, num_workers=2, seed=5, collate_fn=untouched)
+    second = headrace.DataLoader(drawing_samples(), 4, num_workers=2, seed=5, collate_fn=untouched)
     second.load_state_dict(first.state_dict())
     assert list(second) == list(iterator)

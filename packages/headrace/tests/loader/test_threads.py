@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, Subset
 
 import headrace
 from headrace.engine.thread_pool import ThreadPool
+from support.equal import same
 
 
 class Waiting(Dataset[Any]):
@@ -59,26 +60,13 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def same(ours: Any, theirs: Any) -> bool:
-    if isinstance(theirs, torch.Tensor):
-        alike = ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
-        return alike and torch.equal(ours, theirs)
-    if isinstance(theirs, dict):
-        return list(ours) == list(theirs) and all(same(ours[k], theirs[k]) for k in theirs)
-    if isinstance(theirs, (list, tuple)):
-        return type(ours) is type(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True))
-    return bool(ours == theirs)
-
-
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_batches_equal_torchs(kind: str) -> None:
     dataset = Waiting(37, SAMPLES[kind])
     ours = headrace.DataLoader(dataset, 8, num_workers=5, worker_kind="thread")
     theirs = list(TorchDataLoader(dataset, 8))
     for _ in range(2):
-        received = list(ours)
-        assert len(received) == len(theirs)
-        assert all(same(a, b) for a, b in zip(received, theirs, strict=True))
+        assert same(list(ours), theirs)
 
 
 @settings(max_examples=25)

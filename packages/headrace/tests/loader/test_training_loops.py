@@ -17,7 +17,7 @@ from torch.utils import data
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import headrace
-from support.datasets import Box
+from support.datasets import Box, Made
 from support.equal import same
 
 N = 14
@@ -177,14 +177,6 @@ def own_generator(loader_class: Any, workers: int) -> list[Any]:
     return [list(loader), list(loader), generator.get_state()]
 
 
-class Boxes(data.Dataset[Any]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> Any:
-        return {"box": Box(index), "pair": (torch.full((2,), index), str(index))}
-
-
 def _boxes(batch: list[Box], *, collate_fn_map: Any = None) -> Any:
     return ("boxes", [box.value for box in batch])
 
@@ -194,7 +186,8 @@ def _with_boxes(batch: list[Any]) -> Any:
 
 
 def extended_collation(loader_class: Any, workers: int) -> list[Any]:
-    return list(loader_class(Boxes(), 4, num_workers=workers, collate_fn=_with_boxes))
+    boxes = Made(lambda index: {"box": Box(index), "pair": (torch.full((2,), index), str(index))}, N)
+    return list(loader_class(boxes, 4, num_workers=workers, collate_fn=_with_boxes))
 
 
 def changed_between_epochs(loader_class: Any, workers: int) -> list[Any]:

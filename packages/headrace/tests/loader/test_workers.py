@@ -13,28 +13,25 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import headrace
 from headrace._machine import usable_cores
 from headrace.engine.workers.transport import Inbox, Outbox
-from support.datasets import Stream
+from support.datasets import Made, Stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-class Places(Dataset[Any]):
-    """Sample i is the process and the thread that it was made in."""
+def place(_: int) -> tuple[int, int]:
+    return os.getpid(), threading.get_native_id()
 
-    def __len__(self) -> int:
-        return 64
 
-    def __getitem__(self, index: int) -> Any:
-        return os.getpid(), threading.get_native_id()
+PLACES = Made(place, 64)
 
 
 def places(**arguments: Any) -> set[tuple[int, int]]:
-    loader = headrace.DataLoader(Places(), batch_size=2, **arguments)
+    loader = headrace.DataLoader(PLACES, batch_size=2, **arguments)
     return {(int(p), int(t)) for pids, ids in loader for p, t in zip(pids, ids, strict=True)}
 
 
@@ -50,7 +47,7 @@ def test_by_default_there_is_a_process_for_each_usable_core() -> None:
     assert len({pid for pid, _ in places()}) == min(usable_cores(), 32)
     cores = usable_cores()
     plural = "process" if cores == 1 else "processes"
-    assert f"workers: {cores} {plural}: one for each usable core" in headrace.DataLoader(Places()).explain()
+    assert f"workers: {cores} {plural}: one for each usable core" in headrace.DataLoader(PLACES).explain()
 
 
 @pytest.mark.parametrize("kind", ["auto", "process", "thread"])
@@ -65,7 +62,7 @@ def test_threads_are_used_where_they_were_asked_for() -> None:
 
 
 def test_the_number_of_workers_may_be_changed_between_epochs() -> None:
-    loader = headrace.DataLoader(Places(), batch_size=2, num_workers=2)
+    loader = headrace.DataLoader(PLACES, batch_size=2, num_workers=2)
     for workers in (2, 3, 1):
         loader.num_workers = workers
         assert len({int(pid) for pids, _ in loader for pid in pids}) == workers
@@ -80,11 +77,11 @@ def test_rows_of_a_tensor_dataset_are_picked_by_the_caller() -> None:
 
 
 def test_the_workers_are_explained_before_the_first_epoch() -> None:
-    loader = headrace.DataLoader(Places(), num_workers=3)
+    loader = headrace.DataLoader(PLACES, num_workers=3)
     assert "workers: 3 processes: num_workers=3; each has a copy of the dataset" in loader.explain()
-    loader = headrace.DataLoader(Places(), num_workers=3, worker_kind="thread")
+    loader = headrace.DataLoader(PLACES, num_workers=3, worker_kind="thread")
     assert "workers: 3 threads: num_workers=3, worker_kind='thread'; they share" in loader.explain()
-    loader = headrace.DataLoader(Places(), num_workers=0)
+    loader = headrace.DataLoader(PLACES, num_workers=0)
     assert "workers: none: num_workers=0" in loader.explain()
 
 
@@ -98,20 +95,15 @@ def test_the_workers_of_a_stream_are_explained() -> None:
 @pytest.mark.parametrize("kind", ["fibre", None, 3])
 def test_an_unknown_kind_is_refused(kind: Any) -> None:
     with pytest.raises(headrace.ConfigError, match=r"worker_kind .* must be 'auto', 'thread' or 'process'"):
-        headrace.DataLoader(Places(), worker_kind=kind)
-
-
-class Draws(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.rand(2)
+        headrace.DataLoader(PLACES, worker_kind=kind)
 
 
 def test_drawn_samples_are_the_same_whatever_the_workers() -> None:
     def epoch(**arguments: Any) -> list[Any]:
-        return [batch.tolist() for batch in headrace.DataLoader(Draws(), 4, seed=3, **arguments)]
+        return [
+            batch.tolist()
+            for batch in headrace.DataLoader(Made(lambda _: torch.rand(2), 16), 4, seed=3, **arguments)
+        ]
 
     assert epoch() == epoch(num_workers=0) == epoch(num_workers=1)
 
@@ -146,21 +138,13 @@ def refused() -> Exception:
     return error
 
 
-class Raises(Dataset[int]):
-    def __init__(self, make: Callable[[], BaseException]) -> None:
-        self.make = make
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> int:
+def first_error(make: Callable[[], BaseException], **options: Any) -> Exception:
+    def raises(index: int) -> int:
         if index == 2:
-            raise self.make()
+            raise make()
         return index
 
-
-def first_error(dataset: Dataset[Any], **options: Any) -> Exception:
-    batches = iter(headrace.DataLoader(dataset, num_workers=1, worker_kind="process", **options))
+    batches = iter(headrace.DataLoader(Made(raises, 4), num_workers=1, worker_kind="process", **options))
     try:
         for _ in range(4):
             next(batches)
@@ -170,13 +154,13 @@ def first_error(dataset: Dataset[Any], **options: Any) -> Exception:
 
 
 def test_an_exception_keeps_its_type_its_attributes_and_its_traceback() -> None:
-    error = first_error(Raises(refused))
+    error = first_error(refused)
     assert isinstance(error, RefusedError)
     assert (error.args, error.status) == (("the store refused it", 403), 403)
     assert error.more == {"url": "s3://bucket"}
     shown = "".join(traceback.format_exception(error))
     assert "in DataLoader worker process 0" in shown
-    assert "raise self.make()" in shown
+    assert "raise make()" in shown
 
 
 @pytest.mark.parametrize(
@@ -186,11 +170,11 @@ def test_an_exception_keeps_its_type_its_attributes_and_its_traceback() -> None:
 def test_one_that_cannot_be_sent_is_a_runtime_error_with_its_name(
     make: Callable[[], BaseException], message: str
 ) -> None:
-    error = first_error(Raises(make))
+    error = first_error(make)
     assert type(error) is RuntimeError
     with pytest.raises(RuntimeError, match=message):
         raise error
-    assert "raise self.make()" in "".join(traceback.format_exception(error))
+    assert "raise make()" in "".join(traceback.format_exception(error))
 
 
 def stops(samples: list[Any]) -> Any:
@@ -198,7 +182,7 @@ def stops(samples: list[Any]) -> Any:
 
 
 def test_a_stop_iteration_of_collate_fn_does_not_end_the_epoch() -> None:
-    error = first_error(Raises(refused), collate_fn=stops)
+    error = first_error(refused, collate_fn=stops)
     assert type(error) is RuntimeError
     assert "collate_fn raised StopIteration" in str(error)
 
@@ -208,17 +192,6 @@ FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the"
     " 'spawn' start method"
 )
-
-
-class Made(Dataset[Any]):
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self.make = make
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
 
 
 def on_device(_: int) -> Any:

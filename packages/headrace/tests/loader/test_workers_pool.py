@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import random
 import signal
 import threading
 import time
@@ -158,25 +157,6 @@ def test_a_worker_killed_while_it_sends_50_megabytes_is_the_only_one_replaced(
     assert numbers == list(range(SIZE))
     assert (tmp_path / "killed").exists()
     check_one_was_replaced(owners, 4, 4)
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_kills_at_random_moments_lose_and_repeat_nothing(in_order: bool) -> None:
-    rng = random.Random(7)
-    bench = Bench(Numbers(dict.fromkeys(range(SIZE), 0.002)), workers=4, in_order=in_order)
-    for epoch in range(6):
-        seen: list[Any] = []
-        stream = bench.begin(epoch)
-        victim = rng.randrange(2, BATCHES - 6)
-        for number, made in enumerate(all_of(stream)):
-            seen.append(made)
-            if number == victim:
-                os.kill(int(made.data[0, 1]), signal.SIGKILL)
-                time.sleep(rng.random() * 0.01)
-        assert values(sorted(seen, key=lambda made: int(made.data[0, 0]))) == list(range(SIZE))
-        if in_order:
-            assert values(seen) == list(range(SIZE))
-        assert len(set(pids(seen))) <= 5
 
 
 class Rows(Numbers):
@@ -383,15 +363,6 @@ def test_the_budget_bounds_what_is_in_flight_once_sizes_are_known() -> None:
 def test_one_batch_is_made_whatever_the_budget() -> None:
     producer = Bench(Half(), budget=1).begin()
     assert len(list(all_of(producer))) == BATCHES
-
-
-def test_out_of_order_batches_are_all_there() -> None:
-    producer = Bench(Timed(seconds=0.001), in_order=False).begin()
-    seen = []
-    for made in all_of(producer):
-        seen += made.data.tolist()
-        producer.ready()
-    assert sorted(seen) == list(range(2 * BATCHES))
 
 
 def test_batches_are_pinned_by_a_thread_with_the_caller_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
