@@ -26,6 +26,14 @@ multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.l
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure() -> None:
+    """With HEADRACE_ACCELERATOR=simulated tests run on the accelerator of tests/accelerator."""
+    if os.environ.get("HEADRACE_ACCELERATOR") == "simulated":
+        import accelerator
+
+        accelerator.load()
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay until the end: no collection looks through them, here or in a forked worker."""
     gc.collect()
@@ -51,7 +59,7 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def gpu() -> torch.device:
+def gpu() -> Iterator[torch.device]:
     """The current accelerator. Without one the test is skipped; with HEADRACE_REQUIRE_GPU set it fails."""
     if not torch.accelerator.is_available():
         if os.environ.get("HEADRACE_REQUIRE_GPU"):
@@ -59,4 +67,13 @@ def gpu() -> torch.device:
         pytest.skip("no accelerator")
     kind = torch.accelerator.current_accelerator()
     assert kind is not None
-    return torch.device(kind.type, torch.accelerator.current_device_index())
+    device = torch.device(kind.type, torch.accelerator.current_device_index())
+    if kind.type != "simulated":
+        yield device
+        return
+    from accelerator import module as simulated
+
+    simulated.configure(seed=1, mean_delay=1e-4)
+    yield device
+    simulated.configure()
+    assert simulated.take_error() == ""

@@ -27,9 +27,10 @@ def test_every_kind_of_batch_arrives(gpu: torch.device) -> None:
     batch = {
         "one": Batch(image, [torch.ones(n, 4) for n in (0, 2)]),
         "packed": pack_sequence([torch.ones(3), torch.ones(2)]),
-        "sparse": torch.eye(3).to_sparse(),
         "text": ["a", "b"],
     }
+    if gpu.type != "simulated":  # torch has no sparse tensors for accelerators from outside
+        batch["sparse"] = torch.eye(3).to_sparse()
     feed = DevicePrefetcher(gpu.type)
     moved = feed.receive(feed.send(batch))
     assert type(moved["one"].image) is tv_tensors.Image
@@ -37,8 +38,9 @@ def test_every_kind_of_batch_arrives(gpu: torch.device) -> None:
     assert torch.equal(moved["one"].image.cpu(), image)
     assert [tuple(box.shape) for box in moved["one"].boxes] == [(0, 4), (2, 4)]
     assert moved["packed"].data.device == gpu
-    assert moved["sparse"].device == gpu
-    assert torch.equal(moved["sparse"].to_dense().cpu(), torch.eye(3))
+    if "sparse" in batch:
+        assert moved["sparse"].device == gpu
+        assert torch.equal(moved["sparse"].to_dense().cpu(), torch.eye(3))
     assert moved["text"] is batch["text"]
     feed.close()
     assert feed.copied_bytes > 0
@@ -58,7 +60,8 @@ def test_memory_is_never_used_again_too_early(gpu: torch.device, depth: int, pin
     """The consumer lags far behind Python, drops each batch at once, and host memory is written again as soon
     as the feed lets go of it: a copy that comes too early, or memory that is reused too early, shows."""
     feed = DevicePrefetcher(gpu, prepare=lambda batch, _: [batch[0] + 1, batch[1]])
-    weight = torch.rand(3000, 3000, device=gpu)
+    side = 3000 if gpu.type != "simulated" else 30  # which is late by itself
+    weight = torch.rand(side, side, device=gpu)
     ahead: deque[Any] = deque()
     results = []
     for k in range(40):
