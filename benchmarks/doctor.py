@@ -8,8 +8,8 @@ measured in the same way: the settings that the doctor advises for the cause it 
 there are none or `--try` may not apply them, the lines that fix the script. A line is printed as each ends,
 and FILE is written again: those it already holds are not run again. The Markdown table is written beside it.
 
-Right: the first cause is of a kind that the script's line "# expected:" names, and its sentence has the words
-of the line "# names:", if there is one. Near: the
+Right: the first cause is of a kind that the script's line "# expected:" names, its sentence has the words
+of the line "# names:", and the first advice those of "# advises:", if there are such lines. Near: the
 achieved gain isn't more than 15 % above the upper bound that was reported.
 """
 
@@ -74,10 +74,12 @@ def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
 def judge(scenario: Scenario, diagnosis: Diagnosis) -> dict[str, Any]:
     """Returns whether the verdict is right, the rank of the true cause, and how busy the machine was."""
     verdict, kinds = diagnosis.verdict, [cause.kind for cause in diagnosis.causes]
+    advice = next((one.summary for one in diagnosis.advice), "")
+    named = scenario.names in verdict.sentence and scenario.advises in advice
     ranks = [rank for rank, kind in enumerate(kinds, 1) if kind in scenario.expected]
     return {
         "named": verdict.kind,
-        "right": verdict.kind in scenario.expected and scenario.names in verdict.sentence,
+        "right": verdict.kind in scenario.expected and named,
         "rank": min(ranks, default=None),
         "sentence": verdict.sentence,
         "margin": round(verdict.margin, 3),

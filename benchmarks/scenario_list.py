@@ -1,5 +1,6 @@
 """The scripts in `scenarios/`: what each trains on, what it needs, and the lines that fix it."""
 
+import importlib.util
 import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Scenario:
         fix: (line as it is, line as it should be): the script with these exchanged is the fixed one.
         fixed_data: what the fixed one trains on, where that is the fix; else the same.
         cuda: it needs a GPU.
+        needs: a module that it imports and that may be missing.
         slow_mount: it is given its data through a throttled mount; the fixed one isn't.
     """
 
@@ -32,6 +34,7 @@ class Scenario:
     fix: tuple[tuple[str, str], ...] = ()
     fixed_data: str = ""
     cuda: bool = False
+    needs: str = ""
     slow_mount: bool = False
 
     @property
@@ -50,6 +53,11 @@ class Scenario:
     def names(self) -> str:
         """Words that the verdict's sentence must have: of its line "# names: WORDS"; "": any."""
         return self._line("names")
+
+    @property
+    def advises(self) -> str:
+        """Words that the first advice must have: of its line "# advises: WORDS"; "": any."""
+        return self._line("advises")
 
     def _line(self, key: str) -> str:
         found = re.search(rf"^# {key}: (.+)$", self.script.read_text(encoding="utf-8"), re.MULTILINE)
@@ -71,6 +79,8 @@ class Scenario:
         """Why it can't be run here; empty where it can."""
         if self.cuda and not torch.cuda.is_available():
             return "no CUDA device"
+        if self.needs and importlib.util.find_spec(self.needs) is None:
+            return f"{self.needs} isn't installed"
         return slow_mount.missing() if self.slow_mount else ""
 
     def mounted(self, data: Path, fixed: bool = False) -> AbstractContextManager[Path]:
@@ -135,6 +145,29 @@ DATABASE_INDEXED = """            self.connection = sqlite3.connect(":memory:")
 """
 SPECTROGRAMS_ONCE = """(CLIPS,), generator=generator)
         self.clips = [spectrogram(clip) for clip in self.clips]"""
+SORTED_AGAIN = """        ordered = sorted(range(len(self.lengths)), key=lambda one: self.lengths[one])
+        return ordered["""
+SORTED_ONCE = "        return self.ordered["
+ZIP_EACH = """        with zipfile.ZipFile(self.path) as archive:
+            data = archive.read(f"{index}.raw")"""
+ZIP_ONCE = """        self.archive = getattr(self, "archive", None) or zipfile.ZipFile(self.path)
+        data = self.archive.read(f"{index}.raw")"""
+TAR_EACH = """    with tarfile.open(location) as tar:
+        return np"""
+TAR_ONCE = """    if not OPENED:
+        OPENED["tar"] = tarfile.open(location)
+        OPENED["tar"].getmembers()
+    if tar := OPENED["tar"]:
+        return np"""
+PARQUET_EACH = "        table = pyarrow.parquet.ParquetFile(self.file)"
+PARQUET_ONCE = """        table = getattr(self, "table", None) or pyarrow.parquet.ParquetFile(self.file)
+        self.table = table"""
+PICKLED_EACH = """        with open(self.file, "rb") as stream:
+            backgrounds = pickle.load(stream)
+        return np.maximum(img, backgrounds"""
+PICKLED_ONCE = "        return np.maximum(img, self.cached"
+PROGRAM = """        done = subprocess.run(["sha256sum"], input=text, capture_output=True, check=True)
+        return done.stdout[:64]"""
 
 SCENARIOS = (
     Scenario(
@@ -241,6 +274,44 @@ SCENARIOS = (
         "recordings.npz",
         (("num_workers=2)", "num_workers=2, persistent_workers=True)"),),
     ),
+    Scenario("weighted_draws", "", (("draws = 1_000_000", "draws = STEPS * args.batch_size"),)),
+    Scenario(
+        "curriculum_order",
+        "",
+        (("difficulty = self.difficulty\n", "difficulty = self.difficulty[: 2 * self.per_epoch]\n"),),
+    ),
+    Scenario("negatives_lightning", "", (("draws=10 * BATCHES", "draws=BATCHES"),), needs="lightning"),
+    Scenario("sorted_batches", "", ((SORTED_AGAIN, SORTED_ONCE),)),
+    Scenario(
+        "bucket_argsort",
+        "",
+        (("            order = np.argsort(self.sizes)", "            order = self.order"),),
+    ),
+    Scenario(
+        "grouped_accelerate",
+        "",
+        (("            buckets = self.make_buckets()", "            buckets = self.buckets"),),
+        needs="accelerate",
+    ),
+    Scenario(
+        "object_store", "", (("shuffle=True)", "shuffle=True, num_workers=16, persistent_workers=True)"),)
+    ),
+    Scenario("tile_server", "", (("num_workers=3)", "num_workers=16, persistent_workers=True)"),)),
+    Scenario("zip_per_sample", "", ((ZIP_EACH, ZIP_ONCE),)),
+    Scenario("tar_per_sample", "", ((TAR_EACH, TAR_ONCE),)),
+    Scenario("parquet_per_sample", "", ((PARQUET_EACH, PARQUET_ONCE),), needs="pyarrow"),
+    Scenario(
+        "noise_in_transform",
+        "pictures",
+        (("        frame = np.load(self.path)", "        frame = self.frame"),),
+    ),
+    Scenario("backgrounds_pickled", "", ((PICKLED_EACH, PICKLED_ONCE),), needs="albumentations"),
+    Scenario(
+        "vocabulary_per_sample",
+        "",
+        (("        tokens = json.load(self.vocabulary.open())", "        tokens = self.tokens"),),
+    ),
+    Scenario("program_per_sample", "", ((PROGRAM, "        return by_library(text)"),)),
     Scenario("healthy", "pictures"),
     Scenario("healthy_tabular", ""),
     Scenario("healthy_transformer", "reviews.tsv"),

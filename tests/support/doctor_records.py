@@ -147,7 +147,7 @@ def input_bound() -> Diagnosis:
                 predicted=2.5,
                 settings={"loader": {"num_workers": 12}},
             ),
-            Advice("transform", "without RandAugment", (), 2.9, {"without": "RandAugment"}, alone=1.2),
+            Advice("transform", "without RandAugment", (), 2.9, {"without": "RandAugment"}, expected=1.2),
             Advice(
                 "memory",
                 "prefetch_factor=8 → 2",

@@ -107,6 +107,33 @@ def one_stage(key: str, waiting: float) -> Observation:
     )
 
 
+def with_line(observation: Observation, key: str, line: str) -> Observation:
+    """The same if a stage is always at this line of the user's."""
+    for look in observation.looks:
+        look["lines"] = {key: {line: 600}}
+    return observation
+
+
+def choosing(workers: int) -> Observation:
+    """The training thread sorts for 40 of the 50 ms that a batch takes, and workers wait for it."""
+    key = "sampler:ByLength"
+    main = {"wait": {key: [320, 0, 1.6, 0.0], "receive": [80, 0, 0.2, 0.0]}}
+    looks = [look(phase, main, role="main") for phase in (ACTUAL, SUPPLY)]
+    looks.append(look(SUPPLY, {"fetch": {"dataset:__getitem__ (set.py:12)": [100, 0, 0.4, 0.0]}}))
+    return with_line(
+        observation(
+            phase(ACTUAL, 0.04, 0.01, 0.05),
+            phase(DEMAND, 0, 0.01, 0.01),
+            phase(SUPPLY, 0.04, 0, 0.04),
+            phase("supply num_workers=4", 0.04, 0, 0.04, settings={"loader": {"num_workers": 4}}),
+            workers=workers,
+            looks=looks,
+        ),
+        key,
+        "train.py:20 __iter__: order = sorted(self.lengths)",
+    )
+
+
 def startup() -> Observation:
     """Epochs of ten batches that take a second, half a second of which starts workers."""
     return observation(

@@ -104,6 +104,14 @@ def memory(
     return observation
 
 
+def requests() -> Observation:
+    """Each sample waits 5 ms for a server; eight workers load four times as many."""
+    observation = made.one_stage("read", 0.95)
+    eight = {"loader": {"num_workers": 8}}
+    observation.phases[3] = made.phase("supply num_workers=8", 0.025, 0, 0.03, settings=eight)
+    return made.with_line(observation, "read", "set.py:9 load: data = get(url) → Session.get")
+
+
 def held_up() -> Observation:
     """Two workers that give a batch every 40 ms alone wait for cores for half of their time."""
     four = made.phase("supply num_workers=4", 0.08, 0, 0.08, settings=MORE)
@@ -200,13 +208,28 @@ def headraces_stages(decoding: float) -> Observation:
 # (observation, kind of the verdict, words of its sentence)
 TABLE: list[tuple[Observation, str, str]] = [
     (made.healthy(), "healthy", "waits for 0% of its time"),
-    (made.too_few_workers(), "workers", "2 workers supply 320 samples/s, the step could process 800"),
-    (made.one_stage("read", 0.95), "read", "80% of a sample's time"),
-    (made.one_stage("decode", 0.0), "decode", "decode takes 80%"),
+    (made.too_few_workers(), "workers", "2 workers load 320 samples/s, the training step could process 800"),
+    (made.one_stage("read", 0.95), "read", "80% of the time to load a sample"),
+    (
+        made.one_stage("decode", 0.0),
+        "decode",
+        "80% of the time to load a sample (5 ms of 6.25 ms) goes to decoding",
+    ),
     (made.one_stage("transform:ElasticTransform", 0.0), "transform", "ElasticTransform"),
     (made.one_stage("collate", 0.0), "collate", ""),
     (made.one_stage("dataset:parse (set.py:12)", 0.0), "dataset", "parse (set.py:12)"),
     (made.one_stage("lock", 1.0), "lock", ""),
+    (
+        requests(),
+        "read",
+        "each sample waits 4.75 ms for its data, and only 2 are loaded at once: reading at set.py:9",
+    ),
+    (
+        made.choosing(2),
+        "sampler",
+        "80% of the script's time goes to choosing samples, in ByLength at train.py:20",
+    ),
+    (made.choosing(0), "sampler", "which sorts: order = sorted(self.lengths)"),
     (made.startup(), "startup", "each epoch starts workers for 500 ms, 50% of its time"),
     (started_again(False), "startup", "each epoch starts workers for 500 ms, 50% of its time"),
     (started_again(True), "healthy", ""),
@@ -273,7 +296,7 @@ def test_an_observation_has_its_verdict(observation: Observation, kind: str, wor
     assert {cause.kind for cause in diagnosis.causes} <= set(KINDS)
     assert diagnosis.advice or kind in ("healthy", "undecided", "unexplained", "cores")
     for one in diagnosis.advice:
-        assert one.alone <= one.predicted or not one.predicted
+        assert one.expected <= 1.001 * one.predicted or not one.predicted
     json.dumps(diagnosis.to_json(), allow_nan=False)
 
 
@@ -290,7 +313,9 @@ def test_two_causes_are_told_apart_by_a_margin_or_undecided_on_a_busy_machine() 
 ADVICE: list[tuple[Observation, str, dict[str, Any], float]] = [
     # (observation, summary of its first advice, settings, at most so many times as fast)
     (made.too_few_workers(), "num_workers=2 → 6", {"loader": {"num_workers": 6}}, 2.5),
-    (made.one_stage("collate", 0.0), "collate: 5 ms of a sample's 6.25 ms", {}, 5.0),
+    (requests(), "num_workers=2 → 8", {"loader": {"num_workers": 8}}, 5.0),
+    (made.choosing(2), "sort once", {}, 5.0),
+    (made.one_stage("collate", 0.0), "collate_fn: torch.stack of tensors of one shape", {}, 5.0),
     (with_device(blocking_copy_seconds=0.04), "pin_memory=True and", {"loader": {"pin_memory": True}}, 1.66),
     (parts_of_the_step(logging=0.4), "log less often", {}, 1.67),
     (three((0.15, 0.05), 0.04, 0.06, threads=4), "torch.set_num_threads(4) → 2", {"threads": 2}, 0.0),
@@ -315,6 +340,45 @@ def test_advice_has_a_bound_and_what_can_be_tried(
     assert first.summary.startswith(summary)
     assert first.settings == settings
     assert first.predicted == pytest.approx(most, rel=0.06)
+
+
+LINES = [
+    # (stage, share of it that waits, line of the user's, words of the first advice, lines of its patch)
+    ("read", 0.0, "with zipfile.ZipFile(self.path) as z:", "open the archive once per worker", 4),
+    ("read", 0.0, "f = tarfile.open(paths[index])", "open the archive once per worker", 0),
+    ("read", 0.0, "self.file = opener(path) → ZipFile.__init__", "open the archive once per worker", 0),
+    ("read", 0.0, 'noise = np.load(os.path.join(self.root, "noise.npy"))', "load it once per worker", 4),
+    ("read", 0.0, "x = np.load(self.paths[index])", "map the file instead of loading it", 0),
+    ("read", 0.0, "words = json.load(open(VOCABULARY)) → load", "load it once per worker", 4),
+    ("read", 0.0, "x = fetch(index)", "open and load once per worker: it computes", 0),
+    ("read", 0.95, "x = fetch(index)", "copy the data to a local disk", 0),
+    (
+        "dataset:f (set.py:3)",
+        0.0,
+        "out = subprocess.run(['sox', path])",
+        "call a library instead of a program",
+        0,
+    ),
+    ("dataset:f (set.py:3)", 0.0, "rows = json.loads(text)", "parse the records once", 0),
+    ("dataset:f (set.py:3)", 0.0, "for token in tokens:", "replace the loop by one operation", 0),
+    ("dataset:f (set.py:3)", 0.0, "buffer = np.zeros((9000, 9000))", "allocate the buffer once", 0),
+    ("dataset:f (set.py:3)", 0.0, "return model(x)", "compute f (set.py:3) before the training", 0),
+    ("dataset:TensorDataset", 0.0, "", "pick whole batches", 0),
+    ("transform:Shrink", 0.0, "image = image.resize((64, 64))", "store the images in the size", 0),
+]
+
+
+@pytest.mark.parametrize(("stage", "waiting", "line", "advice", "patch"), LINES)
+def test_advice_follows_from_what_the_line_does(
+    stage: str, waiting: float, line: str, advice: str, patch: int
+) -> None:
+    observation = made.one_stage(stage, waiting)
+    if line:
+        made.with_line(observation, stage, f"set.py:9 load: {line}")
+    diagnosis = diagnose(observation)
+    assert advice in diagnosis.advice[0].summary
+    assert len(diagnosis.advice[0].diff) == patch
+    assert not line or "at set.py:9" in diagnosis.verdict.sentence
 
 
 def test_workers_are_advised_as_a_diff_and_the_least_number_that_suffices() -> None:
@@ -379,7 +443,7 @@ def test_a_bound_that_says_nothing_is_not_told() -> None:
     observation.looks.append(made.look(DEMAND, {}, role="main", delay=1000.0))
     diagnosis = diagnose(observation)
     assert diagnosis.advice[0].predicted == 0
-    assert "gain not known" in str(diagnosis)
+    assert "at most" not in str(diagnosis)
 
 
 def test_rates_come_in_order_with_their_range() -> None:

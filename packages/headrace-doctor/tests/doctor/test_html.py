@@ -110,8 +110,8 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
         "24 % ahead of the next cause",
         "1,400 batches in 221 s",
         "1,294 to 1,318",
-        "at most 3.1×, measured 2.9×",
-        "about 1.2× with this cost removed, at most 2.9×",
+        "at most 3.1 times, measured: 2.9 times",
+        "about 1.2 times as fast, at most 2.9 times",
         "Watching took 0.4 %",
         "6,120 samples",
     ):

@@ -39,21 +39,23 @@ def test_percent(share: float, told: str) -> None:
 
 
 def test_times() -> None:
-    assert [times(factor) for factor in (1.04, 1.96, 9.94, 9.96, 1200.0)] == [
-        "1.0×",
-        "2.0×",
-        "9.9×",
-        "10×",
-        "1,200×",
+    factors = (1.04, 1.96, 9.94, 9.96, 1200.0)
+    assert [times(one) for one in factors] == [
+        "1.0 times",
+        "2.0 times",
+        "9.9 times",
+        "10 times",
+        "1,200 times",
     ]
 
 
 def test_gain() -> None:
-    assert gain(Advice("decode", "", (), 1.92)) == "at most 1.9×"
-    assert gain(Advice("decode", "", (), 0.0)) == "gain not known"
-    assert gain(Advice("decode", "", (), 1.92, measured=1.8)) == "at most 1.9×, measured 1.8×"
-    alone = Advice("transform", "", (), 8.0, alone=3.6)
-    assert gain(alone) == "about 3.6× with this cost removed, at most 8.0×"
+    assert gain(Advice("decode", "", (), 1.92)) == "at most 1.9 times"
+    assert gain(Advice("decode", "", (), 0.0)) == "how much faster is not known"
+    tried = Advice("workers", "", (), 1.92, {"loader": {}}, measured=1.8, expected=1.85)
+    assert gain(tried) == "about 1.9 times as fast, at most 1.9 times, measured: 1.8 times"
+    bound = Advice("transform", "", (), 8.0, expected=3.6)
+    assert gain(bound) == "about 3.6 times as fast if this took no time, at most 8.0 times"
     assert gain(Advice("memory", "", (), 1.0)) == "saves memory"
 
 
@@ -68,7 +70,7 @@ def test_tally() -> None:
 
 
 def test_certainty() -> None:
-    costs = "costs 68 % of the step's time"
-    assert certainty(Cause("decode", "", (), 0.684, 0.24)) == f" ({costs}; 24 % ahead of the next cause)"
-    assert certainty(Cause("decode", "", (), 0.684)) == f" ({costs})"
+    costs = "it costs 68 % of the training's time"
+    assert certainty(Cause("decode", "", (), 0.684, 0.24)) == f"{costs}, 24 % ahead of the next cause"
+    assert certainty(Cause("decode", "", (), 0.684)) == costs
     assert certainty(Cause("healthy", "", (), 0.5)) == ""

@@ -310,9 +310,12 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
         empty: dict[str, Any] = {"stages": {}, "lines": {}}
         return next((line for line in read_counts(tmp_path) if line["phase"] == "supply"), empty)
 
+    def all_lines(found: dict[str, Any]) -> list[str]:
+        return [line for rows in found["lines"].values() for line in rows]
+
     def seen() -> bool:
         found = counts()
-        return "other:Prefetch" in found["stages"] and any(" compute" in line for line in found["lines"])
+        return "other:Prefetch" in found["stages"] and any(" compute:" in line for line in all_lines(found))
 
     beside = threading.Thread(target=computing, name="Prefetch-3")
     announce_phase(tmp_path, "supply")
@@ -324,5 +327,7 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
         done.set()
         beside.join()
     assert f"code:{COMPUTE}" in counts()["stages"]["other:Prefetch"]
-    assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts()["lines"])
+    found = [line for line in all_lines(counts()) if " compute: " in line]
+    assert found
+    assert all(line.startswith("timed_datasets.py:") for line in found)
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())

@@ -11,7 +11,7 @@ import pytest
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from headrace_doctor.measure.stages import Frame, Stage, classify, is_users, stage_of, walk
+from headrace_doctor.measure.stages import TORCHS, Frame, Stage, classify, is_users, stage_of, walk
 
 SITE = "/env/lib/python3.11/site-packages"
 STDLIB = sysconfig.get_paths()["stdlib"]
@@ -28,6 +28,9 @@ FRAMES = {
     "next index": Frame(f"{TORCH}/dataloader.py", "_next_index", 714, 715),
     "try get": Frame(f"{TORCH}/dataloader.py", "_try_get_data", 1280, 1290),
     "sampler": Frame(f"{TORCH}/sampler.py", "__iter__", 160, 165),
+    "batches": Frame(f"{TORCH}/sampler.py", "__iter__", 340, 345, owner="BatchSampler"),
+    "weights": Frame(f"{TORCH}/sampler.py", "__iter__", 270, 275, owner="WeightedRandomSampler"),
+    "curriculum": Frame("/home/u/order.py", "__iter__", 20, 22, owner="Curriculum"),
     "worker": Frame(f"{TORCH}/_utils/worker.py", "_worker_loop", 224, 330),
     "fetch": Frame(f"{TORCH}/_utils/fetch.py", "fetch", 49, 54),
     "fetch collates": Frame(
@@ -133,7 +136,11 @@ CASES: list[tuple[str, str, str, Stage]] = [
     (IN_WORKER + "getitem user-lock", "R", "", Stage("fetch", "dataset:prepare (train.py:60)", False)),
     (IN_WORKER + "getitem semaphore", "S", "", Stage("fetch", "lock", True)),
     ("script train iter multi-init popen", "R", "", Stage("wait", "wait", False)),
-    ("script train next next-data next-index sampler", "R", "", Stage("wait", "wait", False)),
+    ("script train next next-data next-index sampler", "R", "", Stage("wait", "sampler:sampler", False)),
+    ("script train next next-data next-index batches weights", "R", "",
+     Stage("wait", "sampler:WeightedRandomSampler", False)),
+    ("script train iter multi-init curriculum augment", "R", "", Stage("wait", "sampler:Curriculum", False)),
+    ("script train next next-data next-index", "R", "", Stage("wait", "sampler:sampler", False)),
     ("script train next try-get queue-get poll", "S", "", Stage("wait", "wait", True)),
     ("script train next try-get queue-get recv", "D", "", Stage("wait", "receive", True)),
     ("script train next try-get queue-loads rebuild", "R", "", Stage("wait", "receive", False)),
@@ -147,9 +154,9 @@ CASES: list[tuple[str, str, str, Stage]] = [
     (IN_WORKER + "getitem", "R", "", Stage("fetch", "dataset:__getitem__ (data.py:12)", False)),
     (IN_WORKER + "getitem augment", "R", "", Stage("fetch", "dataset:mix (data.py:30)", False)),
     (IN_WORKER + "getitem augment", "D", "", Stage("fetch", "read", True)),
-    (IN_WORKER, "R", "", Stage("fetch", "dataset:__getitem__", False)),
+    (IN_WORKER, "R", "", Stage("fetch", TORCHS, False)),
     # From Python 3.12 on, a comprehension has no frame of its own.
-    ("worker fetch", "R", "", Stage("fetch", "dataset:__getitem__", False)),
+    ("worker fetch", "R", "", Stage("fetch", TORCHS, False)),
     (IN_WORKER + "opens", "R", "", Stage("fetch", "read", False)),
     (IN_WORKER + "memmap", "D", "", Stage("fetch", "read", True)),
     (IN_WORKER + "getitem slow-read", "S", "", Stage("fetch", "read", True)),
@@ -251,9 +258,9 @@ def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pyte
         (by_itself, line), (as_transform, _) = asking(ask), transforms.Compose([asking])(ask)
         found.append((by_itself.key, as_transform.key, line if is_users(str(path)) else ""))
     assert found == [
-        ("code:__call__ (first.py:2)", "transform:Ask", "first.py:3 __call__"),
+        ("code:__call__ (first.py:2)", "transform:Ask", "first.py:3 __call__: return ask()"),
         ("decode", "transform:Ask", ""),
-        ("code:__call__ (second.py:2)", "transform:Blur", "second.py:3 __call__"),
+        ("code:__call__ (second.py:2)", "transform:Blur", "second.py:3 __call__: return ask()"),
     ]
 
 
@@ -269,4 +276,4 @@ def test_stacks_of_real_code_are_named_after_what_runs() -> None:
     transforms.Compose([transforms.Lambda(lambda image: image), v2.Lambda(Probe()), Probe()])(None)
     stages = [stage.key for stage, _ in seen]
     assert stages == ["transform:Lambda", "transform:Probe"]
-    assert seen[0][1].endswith(" __call__")
+    assert " __call__: seen.append(" in seen[0][1]

@@ -16,6 +16,7 @@ from headrace_doctor.doctor.model import (
     parts_looked_at,
     per_sample,
     sample_durations,
+    sampler_seconds,
     stage_costs,
     standard_error,
     step_parts,
@@ -42,6 +43,7 @@ LOADING_THAT_MATTERS = 0.1
 OTHERS_THAT_MATTER = 0.25
 # Samples that other processes hold up on a busy machine take less than this, seconds.
 HELD_UP = 0.1
+BOUNDS = 1.96  # standard errors on both sides that hold 95 %
 # Share of the time of all samples held by those that take over ten times as long as the median one.
 STRAGGLERS_MATTER = 0.2
 
@@ -55,6 +57,7 @@ class Case:
         costs: of a sample, without irregular costs of the step.
         actual: seconds per sample, with starts of epochs and loops over other loaders.
         steady: the same without these, and without irregular costs of the step.
+        choosing: seconds per sample in which the training thread chooses samples.
         irregular: seconds per sample by part of the step that not each batch needs.
         stall: share of the steps' time spent waiting for data, 0 to 1.
         slowdown: ratio of the time of loading during the step to loading alone.
@@ -72,6 +75,7 @@ class Case:
     costs: Costs
     actual: float
     steady: float
+    choosing: float
     irregular: dict[str, float]
     stall: float
     slowdown: float
@@ -134,10 +138,10 @@ class Candidate:
 
     Attributes:
         gain: times as fast as now, by the model: what candidates are compared by.
-        change: one line: "num_workers=4 → 12".
+        change: what to change, in one line: "num_workers=4 → 12".
         why: the cause, as a sentence with its measurements.
         evidence: what was measured, a line each.
-        lines: of the diff, if it isn't one of the loader's arguments.
+        lines: of the diff.
         settings, where, loader: how `--try` applies it; see `records.Advice`.
         ideal: whether more has to be changed than the settings.
         bound: times as fast as now at best if the step itself changes, infinite if not known; 0 for
@@ -161,7 +165,10 @@ class Candidate:
 def other_arguments(case: Case, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
     """A change of the loader's arguments."""
     change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
-    return Candidate(gain, change, why, evidence, settings={"loader": new})
+    before = "".join(f", {name}={case.arguments[name]!r}" for name in new if name in case.arguments)
+    after = "".join(f", {name}={value!r}" for name, value in new.items())
+    lines = f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{after})"
+    return Candidate(gain, change, why, evidence, lines, {"loader": new})
 
 
 def case_of(observation: Observation) -> Case | None:
@@ -191,6 +198,7 @@ def case_of(observation: Observation) -> Case | None:
         costs=costs,
         actual=whole,
         steady=steady,
+        choosing=sampler_seconds(observation, actual),
         irregular=irregular,
         stall=actual.stall,
         slowdown=slowdown,
@@ -251,10 +259,13 @@ def least_step(observation: Observation, phase: Phase | None) -> float:
 
 def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
     """Seconds of a sample that go to starting epochs, or 0 if none began, or their length isn't known."""
-    starts = starts_of(loader, phase)
-    if not starts or not loader.batches:
+    starts, batches = starts_of(loader, phase), loader.batches
+    if len(phase.startups) > 1:  # the script may leave its loop before the loader ends
+        seen = max(1, len(phase.waits) // len(phase.startups))
+        batches = min(seen, batches or seen)
+    if not starts or not batches:
         return 0.0
-    return statistics.median(starts) / (loader.batches * statistics.fmean(phase.samples))
+    return statistics.median(starts) / (batches * statistics.fmean(phase.samples))
 
 
 def starts_of(loader: LoaderFacts, phase: Phase) -> list[float]:
@@ -280,7 +291,7 @@ def is_faster(case: Case, phase: Phase) -> bool:
         return True
     workers = case.loader.workers
     doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
-    return per_sample(now)[0] - per_sample(phase)[0] > doubt
+    return per_sample(now)[0] - per_sample(phase)[0] > BOUNDS * doubt
 
 
 def tried_workers(case: Case) -> dict[int, Phase]:
@@ -297,7 +308,8 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
     lines: Counter[str] = Counter()
     for look in observation.looks:
         if look["role"] == "main" and look["phase"] == phase:
-            lines.update(look["lines"])
+            for rows in look["lines"].values():
+                lines.update(rows)
     whole = lines.total()
     most = lines.most_common(3)
     return [f"{count / whole:.0%} of the training thread's time at {line}" for line, count in most]

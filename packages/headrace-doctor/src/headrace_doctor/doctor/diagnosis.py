@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace_doctor.doctor.case import TAKEN_CORES, Candidate, Case, case_of, other_arguments, where_it_stays
+from headrace_doctor.doctor.case import (
+    BOUNDS,
+    TAKEN_CORES,
+    Candidate,
+    Case,
+    case_of,
+    other_arguments,
+    where_it_stays,
+)
 from headrace_doctor.doctor.html import render_html
 from headrace_doctor.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
 from headrace_doctor.doctor.model import part_name, standard_error, step_parts
@@ -42,7 +50,6 @@ LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
 # A bound is told up to so many times the gain of a step that never waits, as it was measured.
 TELLING = 3.0
-BOUNDS = 1.96  # standard errors on both sides that hold 95 %
 
 
 class Report(Diagnosis):
@@ -263,10 +270,10 @@ def advice(case: Case, found: Sequence[Candidate]) -> tuple[Advice, ...]:
         Advice(
             cause=one.kind,
             summary=one.change,
-            diff=one.lines or diff(case, one),
+            diff=one.lines,
             predicted=stated(one.bound or case.limit, case),
             settings=one.settings,
-            alone=one.gain if one.ideal else 0.0,
+            expected=one.gain if math.isfinite(one.bound) else 0.0,
             where=one.where,
             loader=one.loader,
         )
@@ -292,20 +299,7 @@ def saving_memory(case: Case) -> tuple[Advice, ...]:
     growth = (Advice("memory", LESS_GROWTH, LESS_GROWTH_LINES, 1.0),) if grows else ()
     changes = (finding.details.get("change") for finding in findings)
     fewer = (other_arguments(case, 1.0, "", **change) for change in changes if change)
-    return (*growth, *(Advice("memory", one.change, diff(case, one), 1.0) for one in fewer))
-
-
-def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
-    """A diff of the user's call; what stays unchanged is left out."""
-    if candidate.settings.get("headrace"):
-        return (
-            "-loader = torch.utils.data.DataLoader(…)",
-            "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
-        )
-    after = candidate.settings.get("loader", {})
-    before = "".join(f", {name}={case.arguments[name]!r}" for name in after if name in case.arguments)
-    text = "".join(f", {name}={value!r}" for name, value in after.items())
-    return (f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{text})")
+    return (*growth, *(Advice("memory", one.change, one.lines, 1.0) for one in fewer))
 
 
 def rates(case: Case) -> tuple[Rate, ...]:

@@ -8,6 +8,7 @@ loader, and the cores that both compute on. Where they don't overlap, it takes a
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,16 +153,27 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
                     row = rows.setdefault((key, place), [0.0, 0.0, 0.0])
                     row[:] = row[0] + looks, row[1] + seconds, row[2] + waiting
     _share_out(rows)
-    # Stacks are sampled over the whole phase, of which its steps may be a part.
-    samples = max(1, sum(phase.samples)) * max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
+    samples = max(1.0, sum(phase.samples))
+    if name == SUPPLY:  # stacks are sampled over the whole phase, of which its steps may be a part
+        samples *= max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
     found = []
     for (key, place), (looks, seconds, waiting) in rows.items():
         kind, _, rest = key.partition(":")
-        rate = (max(1, loader.workers) if place == "worker" else 1) * samples / seconds
-        found.append(
-            StageCost(kind, rest or kind, place, seconds / samples, waiting / seconds, rate, int(looks))
-        )
+        of_workers = place.startswith("worker")
+        rate = (max(1, loader.workers) if of_workers else 1) * samples / seconds
+        line = busiest_line(observation, name, "worker" if of_workers else "main", key)
+        each = seconds / samples
+        found.append(StageCost(kind, rest or kind, place, each, waiting / seconds, rate, int(looks), *line))
     return sorted(found, key=lambda s: (PLACES.index(s.place), _rank(s.kind), -s.seconds_per_sample))
+
+
+def busiest_line(observation: Observation, phase: str, role: str, key: str) -> tuple[str, float]:
+    """The user's line that was executed most often in a stage, and its share of the stage, or ("", 0)."""
+    lines: Counter[str] = Counter()
+    for look in observation.looks:
+        if (look["phase"], look["role"]) == (phase, role):
+            lines.update(look["lines"].get(key, {}))
+    return next(((line, count / lines.total()) for line, count in lines.most_common(1)), ("", 0.0))
 
 
 def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
@@ -207,6 +219,19 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     return found | {key: scale * share for key, share in rest.items()}
 
 
+def sampler_seconds(observation: Observation, actual: Phase) -> float:
+    """Seconds of a sample in which the training thread chooses samples.
+
+    With the loader alone it is looked at often, but epochs are started in the script as it is. Whatever it
+    chooses is waited for.
+    """
+    chosen = max(
+        sum(stage.seconds_per_sample for stage in stage_costs(observation, name) if stage.kind == "sampler")
+        for name in (SUPPLY, ACTUAL)
+    )
+    return min(chosen, (sum(actual.waits) + sum(actual.startups)) / max(1, sum(actual.samples)))
+
+
 def part_name(key: str) -> str:
     """The name of a part of the step for readers."""
     return PART_NAMES.get(key, key.removeprefix("code:"))
@@ -244,7 +269,19 @@ def place_of(role: str, kind: str, key: str) -> str:
 
 
 def _rank(kind: str) -> int:
-    order = ("read", "lock", "decode", "dataset", "code", "transform", "collate", "send", "receive", "pin")
+    order = (
+        "sampler",
+        "read",
+        "lock",
+        "decode",
+        "dataset",
+        "code",
+        "transform",
+        "collate",
+        "send",
+        "receive",
+        "pin",
+    )
     return order.index(kind) if kind in order else len(order)
 
 

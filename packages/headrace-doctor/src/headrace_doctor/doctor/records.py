@@ -78,13 +78,17 @@ class StageCost:
     """The costs of one stage of loading.
 
     Attributes:
-        kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "send", "receive", "pin".
-        name: the kind, a transform's class, or a function of the user's as "name (file.py:12)".
+        kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "sampler", "send",
+            "receive", "pin".
+        name: the kind, a class of a transform or sampler, or a function of the user's as "name (file.py:12)".
         place: where it runs, one of `doctor.model.PLACES`: "worker", "main" (the training thread).
         seconds_per_sample: wall time of one worker.
         waiting: share of that in which it was blocked (reads, sleep) rather than computing, 0 to 1.
         samples_per_second: throughput of all workers together if this stage were the only one.
         evidence: number of stack samples, or 0 if it was timed directly.
+        line: the user's line that was executed most often in it, "file.py:41 function: text", with
+            " → Class.function" of a library if it has called one; "" if none was seen.
+        line_share: share of the stage that this line takes, 0 to 1.
     """
 
     kind: str
@@ -94,6 +98,8 @@ class StageCost:
     waiting: float
     samples_per_second: float
     evidence: int
+    line: str = ""
+    line_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,8 @@ class Advice:
         measured: speed-up measured by `--try`, or None if it was not tried.
         where, loader: "train.py:60", where the loader that it changes is iterated over, and that loader as
             code, or "" for the examined loader.
-        alone: times as fast if what it names cost nothing, and all else as much as now; 0 if not estimated.
+        expected: times as fast with the settings as they were measured; without settings, if what it names
+            cost nothing and all else as much as now; 0 if not estimated.
     """
 
     cause: str
@@ -154,7 +161,7 @@ class Advice:
     measured: float | None = None
     where: str = ""
     loader: str = ""
-    alone: float = 0.0
+    expected: float = 0.0
 
     def applied_to(self, diagnosis: Diagnosis) -> dict[str, Any]:
         """Fields of `examine.Job` that make it run the script with this change."""

@@ -44,12 +44,11 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Prints the bottleneck and the one change to make, then the evidence and what else could be done."""
     verdict = diagnosis.verdict
     found = judgement(verdict)
-    head = _text(f"{MARKS[found][0]} {title(verdict)}", STYLES[found])
-    console.print(head.append(certainty(verdict), style="not bold default"))
-    console.print(_text(verdict.sentence, "bold"))
+    head = _text(f"{MARKS[found][0]} {title(verdict)}: ", STYLES[found])
+    console.print(head.append(plain(verdict.sentence), style="bold default"))
     for advice in diagnosis.advice[:1]:
         _print_advice(console, "→ ", advice)
-    _rows(console, [("  · ", line) for line in verdict.evidence])
+    _rows(console, [("  · ", line) for line in (*verdict.evidence, certainty(verdict)) if line])
     console.print()
     command = " ".join(diagnosis.command)
     for lead, code in (("command", command), ("loader", diagnosis.loader), ("used at", diagnosis.where)):
@@ -60,8 +59,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.causes[1:]:
         _heading(console, "Other causes")
     for cause in diagnosis.causes[1:]:
-        console.print(_text(f"  {title(cause)}", "bold").append(certainty(cause), style="not bold"))
-        _rows(console, [("    ", cause.sentence), *(("    · ", line) for line in cause.evidence)])
+        console.print(_text(f"  {title(cause)}: {cause.sentence}", "bold"))
+        _rows(console, [("    · ", line) for line in (*cause.evidence, certainty(cause)) if line])
     if diagnosis.advice[1:]:
         _heading(console, "What else could be changed")
     for number, advice in enumerate(diagnosis.advice[1:], 2):
@@ -116,8 +115,8 @@ def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 
 def _print_advice(console: Console, lead: str, advice: Advice) -> None:
-    head = _text(lead + advice.summary, "bold").append(f"  {gain(advice)}", style="not bold cyan")
-    console.print(head)
+    console.print(_text(lead + advice.summary, "bold"))
+    console.print(_text(" " * len(lead) + gain(advice), "cyan"))
     for line in advice.diff:  # code, to be copied: never wrapped
         console.print(_text(f"    {line}", DIFF_STYLES.get(line[:1], "dim")), soft_wrap=True)
 

@@ -22,8 +22,9 @@ from headrace_doctor.doctor.case import (
     tried_workers,
     where_it_stays,
 )
-from headrace_doctor.doctor.model import part_name
+from headrace_doctor.doctor.model import part_name, per_sample, stage_costs, standard_error
 from headrace_doctor.doctor.records import StageCost
+from headrace_doctor.doctor.remedies import MOSTLY, described, remedy_for
 from headrace_doctor.errors import duration, size
 from headrace_doctor.measure.observed import (
     ACTUAL,
@@ -31,7 +32,6 @@ from headrace_doctor.measure.observed import (
     GAIN_THAT_COUNTS,
     STALL_THAT_MATTERS,
     SUPPLY,
-    DeviceFacts,
     Phase,
 )
 from headrace_doctor.measure.supplies import worker_threads
@@ -40,6 +40,8 @@ from headrace_doctor.measure.supplies import worker_threads
 NEAR_ENOUGH = 0.97
 # Share of a worker's time below which a stage is no cause: another is as expensive.
 STAGE_THAT_MATTERS = 0.35
+# Kinds of stages that more workers answer if they wait for most of the time to load a sample.
+WAITS = ("read", "decode", "dataset", "transform")
 # Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
 MUCH_SLOWER = 1.7
 
@@ -83,9 +85,8 @@ def candidates(case: Case) -> list[Candidate]:
 
 
 def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
-    """Another number of workers, as measured; they answer stragglers instead if there are any."""
-    uneven = has_stragglers(case)
-    if case.stall < 0.02 or takes_turns(case) or uneven != (verdict.kind == "straggler"):
+    """Another number of workers, as measured, if it answers this verdict."""
+    if case.stall < 0.02 or takes_turns(case) or verdict.kind != answered_by_workers(case):
         return
     tried = tried_workers(case)
     rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
@@ -93,19 +94,43 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     if not tried:
         return
     after = {count: case.costs.with_supply(phase) for count, phase in tried.items()}
-    best = min(costs.seconds for costs in after.values())
-    count = min(count for count, costs in after.items() if costs.seconds <= best / NEAR_ENOUGH)
+    best = min(after, key=lambda count: after[count].seconds)
+    doubt = min(1.0, standard_error(tried[best], best) / per_sample(tried[best])[0])
+    near = after[best].seconds * max(1 / NEAR_ENOUGH, 1 + doubt)
+    count = min(count for count, costs in after.items() if costs.seconds <= near)
     now = case.arguments.get("num_workers", 0)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
-    who = f"{now} workers supply" if now else "without workers the loader supplies"
+    who = f"{now} workers load" if now else "without workers the script loads"
     turns = "" if now else ", and each waits for the other"
-    yield other_arguments(
-        case,
-        case.best(after[count]) if uneven else case.gain(after[count]),
-        f"{who} {supply:,.0f} samples/s, the step could process {demand:,.0f}{turns}",
-        f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",
-        num_workers=count,
-    )
+    why = f"{who} {supply:,.0f} samples/s, the training step could process {demand:,.0f}{turns}"
+    evidence = [f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}"]
+    blocked = waiting_stage(case)
+    if blocked is not None and verdict.kind != "straggler":
+        evidence.insert(0, why)
+        seconds = duration(blocked.seconds_per_sample * blocked.waiting)
+        at_once = f"only {now} are loaded at once" if now > 1 else "one is loaded at a time"
+        why = f"each sample waits {seconds} for its data, and {at_once}: {described(blocked)}"
+    gain = case.best(after[count]) if verdict.kind == "straggler" else case.gain(after[count])
+    candidate = other_arguments(case, gain, why, *evidence, num_workers=count)
+    later = f" if it still waits then: {verdict.remedy}"
+    yield replace(candidate, lines=(*candidate.lines, later)) if verdict.stages else candidate
+
+
+def answered_by_workers(case: Case) -> str:
+    """The kind of verdict that more workers answer: slow samples, a stage that waits, or too few of them."""
+    if has_stragglers(case):
+        return "straggler"
+    stage = waiting_stage(case)
+    return "workers" if stage is None else OF_STAGE.get(stage.kind, "dataset")
+
+
+def waiting_stage(case: Case) -> StageCost | None:
+    """The stage that waits for most of the time to load a sample, or None; a lock only one can have."""
+    place = busiest_place(case)
+    stages = [stage for stage in case.stages if stage.place == place]
+    whole = sum(stage.seconds_per_sample for stage in stages)
+    waits = [one for one in stages if one.seconds_per_sample * one.waiting > MOSTLY * whole]
+    return next((stage for stage in waits if OF_STAGE.get(stage.kind) in WAITS), None)
 
 
 def processes_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
@@ -118,13 +143,16 @@ def processes_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     count, after = min(tried.items(), key=lambda one: one[1].seconds)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     # What both cost beyond the dearer of them is what they take from each other.
-    yield Candidate(
-        gain=case.actual / after.seconds,
+    yield replace(
+        other_arguments(
+            case,
+            case.actual / after.seconds,
+            f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
+            f" together {1 / case.steady:,.0f}",
+            f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",
+            num_workers=count,
+        ),
         change=f"num_workers=0 in a thread → num_workers={count}",
-        why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
-        f" together {1 / case.steady:,.0f}",
-        evidence=(f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",),
-        settings={"loader": {"num_workers": count}},
     )
 
 
@@ -167,7 +195,7 @@ def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     batch = statistics.fmean(case.phase.samples)
     first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
     seconds = statistics.median(starts)
-    saved = spent * max(0.0, 1 - first / seconds)
+    saved = max(0.0, spent * max(0.0, 1 - first / seconds) - case.choosing)
     yield other_arguments(
         case,
         case.gain(case.costs, saved),
@@ -199,16 +227,17 @@ def fewer_threads(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
 
 def costly_stages(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     """The verdict's expensive stages of loading: whatever is done to them, the step alone remains."""
+    tried = [one for one in more_workers(case, verdict) if one.gain >= GAIN_THAT_COUNTS]
+    yield from tried
     place = busiest_place(case)
     stages = [stage for stage in case.stages if stage.place == place]
     whole = sum(stage.seconds_per_sample for stage in stages)
     computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
     # What single samples hold, if batches can be made less dependent on them, is no matter of their stage.
-    uneven = (
-        has_stragglers(case) and queues(case) and verdict.kind != "lock"
-    )  # which any sample may find taken
+    # Any sample may find a lock taken.
+    uneven = has_stragglers(case) and queues(case) and verdict.kind != "lock"
     slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if uneven else 0.0
-    for stage in stages:
+    for stage in stages if not tried else ():
         share = stage.seconds_per_sample / whole - slow if whole else 0.0
         if OF_STAGE.get(stage.kind, "dataset") == verdict.kind and share >= STAGE_THAT_MATTERS:
             of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
@@ -220,16 +249,43 @@ def without_a_stage(
 ) -> Candidate:
     """A stage that costs nothing; `share` of the `whole` seconds of a sample, and of its processor time."""
     costs = case.costs
-    after = replace(costs, supply=costs.supply * (1 - share), supply_cpu=costs.supply_cpu * (1 - of_cpu))
+    others = max((taken for place, taken in pace(case).items() if place != stage.place), default=0.0)
+    supply = max(costs.supply * (1 - share), others)
+    after = replace(costs, supply=supply, supply_cpu=costs.supply_cpu * (1 - of_cpu))
     seconds = duration(stage.seconds_per_sample)
-    by = f"{stage.evidence} stack samples; {stage.waiting:.0%} of it blocked"
+    by = f"{stage.evidence} stack samples; it waits for {stage.waiting:.0%} of that time"
+    change, *lines = remedy_for(stage, verdict.remedy)
+    if stage == waiting_stage(case) and not tried_workers(case):
+        lines = [f" if it still waits then: {change}"]
+        change = "more workers, which wait at the same time (num_workers=…)"
     return Candidate(
         gain=case.gain(after),
-        change=f"{stage.name}: {seconds} of a sample's {duration(whole)}",
-        why=f"{stage.name} takes {share:.0%} of a sample's time in the loader",
+        change=change,
+        why=f"{share:.0%} of the time to load a sample ({seconds} of {duration(whole)}) goes to"
+        f" {described(stage)}",
         evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
-        lines=tuple(f" {line}" for line in verdict.remedy.format(name=stage.name).splitlines()),
+        lines=tuple(lines),
         ideal=True,
+    )
+
+
+def costly_sampler(case: Case, verdict: Verdict) -> Iterator[Candidate]:
+    """A sampler that costs nothing: the training thread runs it, so that the step waits for all of it."""
+    phases = (stage_costs(case.observation, ACTUAL), case.stages)
+    stages = [stage for found in phases for stage in found if stage.kind == "sampler"]
+    if not case.choosing or not stages:
+        return
+    stage = max(stages, key=lambda one: one.seconds_per_sample)
+    least = pace(case).get("worker", 0.0) * case.slowdown if case.costs.overlaps else 0.0
+    change, *lines = remedy_for(stage, verdict.remedy)
+    share, starts = case.choosing / case.actual, starts_of(case.loader, case.phase)
+    first = f"the first batch of an epoch comes after {duration(statistics.median(starts))}" if starts else ""
+    yield Candidate(
+        gain=case.actual / max(least, case.actual - case.choosing, 1e-9),
+        change=change,
+        why=f"{share:.0%} of the script's time goes to choosing samples, in {described(stage)}",
+        evidence=(f"{stage.evidence} stack samples of the training thread", *([first] if first else [])),
+        lines=tuple(lines),
     )
 
 
@@ -336,50 +392,49 @@ def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
             gain = case.gain(case.costs.with_supply(phase))
             change = "torch.utils.data.DataLoader → headrace.DataLoader"
             evidence = (f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",)
-            yield Candidate(gain, change, "", evidence, settings={"headrace": True})
+            lines = (
+                "-loader = torch.utils.data.DataLoader(…)",
+                "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
+            )
+            yield Candidate(gain, change, "", evidence, lines, {"headrace": True})
 
 
 def waits_for_results(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     """A step that doesn't wait for results of the device."""
-    device = case.observation.device
-    if device is not None:
-        yield from freer_device(
-            case,
-            device,
-            device.synchronise_seconds,
-            change="read losses every so many steps, not each",
-            lines=(
-                "-    total += loss.item()",
-                "+    total += loss.detach()   # .item() once, at the end of the epoch",
-            ),
-        )
+    yield from freer_device(
+        case,
+        "synchronise_seconds",
+        change="read losses every so many steps, not each",
+        lines=(
+            "-    total += loss.item()",
+            "+    total += loss.detach()   # .item() once, at the end of the epoch",
+        ),
+    )
 
 
 def waits_for_copies(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     """Copies to the device that the step doesn't wait for."""
-    device = case.observation.device
-    if device is not None:
-        yield from freer_device(
-            case,
-            device,
-            device.blocking_copy_seconds,
-            change="pin_memory=True and .to(device, non_blocking=True)",
-            lines=(
-                "-loader = DataLoader(…)",
-                "+loader = DataLoader(…, pin_memory=True)",
-                "-images = images.to(device)",
-                "+images = images.to(device, non_blocking=True)",
-            ),
-            settings={"loader": {"pin_memory": True}},
-            ideal=True,
-        )
+    yield from freer_device(
+        case,
+        "blocking_copy_seconds",
+        change="pin_memory=True and .to(device, non_blocking=True)",
+        lines=(
+            "-loader = DataLoader(…)",
+            "+loader = DataLoader(…, pin_memory=True)",
+            "-images = images.to(device)",
+            "+images = images.to(device, non_blocking=True)",
+        ),
+        settings={"loader": {"pin_memory": True}},
+        ideal=True,
+    )
 
 
-def freer_device(case: Case, device: DeviceFacts, seconds: float, **fields: Any) -> Iterator[Candidate]:
-    """A step without `seconds` of waiting for the device, which has its work to do all the same."""
-    demand = case.observation.phase(DEMAND)
-    if demand is None:
+def freer_device(case: Case, waiting: str, **fields: Any) -> Iterator[Candidate]:
+    """A step without that waiting for the device, which has its work to do all the same."""
+    device, demand = case.observation.device, case.observation.phase(DEMAND)
+    if device is None or demand is None:
         return
+    seconds = getattr(device, waiting)
     batch = statistics.fmean(demand.samples)
     step = case.costs.demand * batch
     if seconds <= 0.02 * step:
@@ -399,15 +454,19 @@ def freer_device(case: Case, device: DeviceFacts, seconds: float, **fields: Any)
     yield Candidate(gain, why=why, evidence=evidence, bound=bound, **fields)
 
 
-def busiest_place(case: Case) -> str:
-    """The place where samples are made; of Headrace's threads, of those that make the fewest."""
+def pace(case: Case) -> dict[str, float]:
+    """Seconds per sample of each place of loading, all its workers or threads together."""
     taken: dict[str, float] = {}
     for stage in case.stages:
         taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
+    return taken
+
+
+def busiest_place(case: Case) -> str:
+    """The place of loading that delivers the fewest samples; of Headrace's, of those that make them."""
+    taken = pace(case)
     ours = [place for place in ("read thread", "native thread") if place in taken]
-    if ours:
-        return max(ours, key=lambda place: taken[place])
-    return "worker" if "worker" in taken else "main"
+    return max(ours or taken, key=lambda place: taken[place], default="main")
 
 
 VERDICTS = (
@@ -434,8 +493,7 @@ VERDICTS = (
         "transform",
         "one transform",
         costly_stages,
-        remedy="{name}: do it once beforehand, on smaller images (after the resize),\n"
-        "or on whole batches on the device (headrace: batch_transform=)",
+        remedy="apply {name} to smaller images (after the resize), or to whole batches on the GPU",
         about_loading=True,
         stages=("transform", "resize", "store"),
     ),
@@ -443,7 +501,7 @@ VERDICTS = (
         "dataset",
         "the dataset's own code",
         costly_stages,
-        remedy="{name}: do it once beforehand and keep what came of it, or vectorize it",
+        remedy="compute {name} before the training and store its result, if it is the same in each epoch",
         about_loading=True,
         stages=("dataset",),
     ),
@@ -479,6 +537,13 @@ VERDICTS = (
         "or extract the archive once, or pack the data: headrace pack SRC DEST",
         about_loading=True,
         stages=("lock",),
+    ),
+    Verdict(
+        "sampler",
+        "the sampler",
+        costly_sampler,
+        remedy="compute the order once for several epochs, or draw many indices at once",
+        stages=("sampler",),
     ),
     Verdict("straggler", "single samples that take long", smoother),
     Verdict("copy", "the copy to the device", waits_for_copies),

@@ -24,6 +24,7 @@ PHASES = {
     SUPPLY: "the loader alone",
     LOOP: "the loader of the loop",
 }
+FAR = 3.0  # times what is expected: a bound above it tells nothing
 TOTAL = "total"  # kind of the sum of a place's stages
 PLACES = {
     "worker": "in the workers",
@@ -72,16 +73,16 @@ def judgement(verdict: Cause) -> Judgement:
 
 
 def certainty(cause: Cause) -> str:
-    """The cost of a cause, and how far it is ahead of the next, in parentheses, or "" if neither is known."""
+    """The cost of a cause, and how far it is ahead of the next, or "" if neither is known."""
     costs = cause.cost > 0 and cause.kind != "healthy"
-    parts = [f"costs {percent(cause.cost)} of the step's time"] if costs else []
+    parts = [f"it costs {percent(cause.cost)} of the training's time"] if costs else []
     parts += [f"{percent(cause.margin)} ahead of the next cause"] if cause.margin else []
-    return f" ({'; '.join(parts)})" if parts else ""
+    return ", ".join(parts)
 
 
 def times(factor: float) -> str:
-    """1.92 as "1.9×"; from 10 on without a digit after the point."""
-    return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
+    """1.92 as "1.9 times"; from 10 on without a digit after the point."""
+    return f"{factor:,.0f} times" if factor >= 9.95 else f"{factor:.1f} times"
 
 
 def measured(phase: str) -> str:
@@ -95,16 +96,15 @@ def measured(phase: str) -> str:
 
 
 def gain(advice: Advice) -> str:
-    """The gain of a change: its upper bound, and what was measured."""
+    """The speed-up by a change: as expected, at most, and as measured."""
     if advice.cause == "memory":
-        text = "saves memory"
-    elif not advice.predicted:
-        text = "gain not known"
-    else:
-        text = f"at most {times(advice.predicted)}"
-    if advice.alone:
-        text = f"about {times(advice.alone)} with this cost removed, {text}"
-    return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"
+        return "saves memory"
+    condition = "" if advice.settings else " if this took no time"
+    parts = [f"about {times(advice.expected)} as fast{condition}"] if advice.expected else []
+    tells = advice.predicted and not 0 < FAR * advice.expected < advice.predicted
+    parts += [f"at most {times(advice.predicted)}"] if tells else []
+    parts += [f"measured: {times(advice.measured)}"] if advice.measured is not None else []
+    return ", ".join(parts) or "how much faster is not known"
 
 
 def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageCost]]]:

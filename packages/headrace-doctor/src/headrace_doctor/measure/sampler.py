@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ class Counts:
     # Kind of thread → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands for the
     # seconds since the one before: while the GIL is held, samples come late.
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)  # "file.py:41 function" → looks at the main thread
+    # Stage → line of the user's code → looks at the main thread; see `stages.stage_of`.
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)
     durations: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))  # of samples, by `EDGES`
     slowest: list[tuple[float, Any]] = field(default_factory=list)  # (seconds, index), longest first
 
@@ -88,7 +90,7 @@ class Counts:
         edges = [*(round(edge, 6) for edge in EDGES), None]
         bins = [[edge, n] for edge, n in zip(edges, fields.pop("durations"), strict=True) if n]
         samples = {"bins": bins, "slowest": fields.pop("slowest")}
-        lines = dict(sorted(self.lines.items(), key=lambda item: -item[1])[:MOST_LINES])
+        lines = {key: dict(Counter(rows).most_common(MOST_LINES)) for key, rows in self.lines.items()}
         return {**fields, "pid": os.getpid(), "role": role, "lines": lines, "samples": samples}
 
 
@@ -177,7 +179,8 @@ class Sampler:
             stage, line = stage_of(walked, state_of(thread.native_id), name)
             counts.add(stage, seconds)
             if thread is main and line:
-                counts.lines[line] = counts.lines.get(line, 0) + 1
+                rows = counts.lines.setdefault(stage.key, {})
+                rows[line] = rows.get(line, 0) + 1
 
     def _marks(self) -> tuple[float, dict[int, tuple[float, float]]]:
         return time.thread_time(), thread_times(but=threading.get_native_id())

@@ -40,7 +40,8 @@ class Stage(NamedTuple):
             "wait": a thread inside the loader's next(); "send": the feeder of a multiprocessing queue;
             "pin": the loader's pin thread; "other:NAME": any other.
         key: "read", "lock", "decode", "transform:NAME", "transform:" (calling transforms, as Compose does),
-            "collate", "dataset:FUNCTION (file.py:12)" ("code:…" for "other:…"), "send", "receive", "pin";
+            "collate", "dataset:FUNCTION (file.py:12)" ("code:…" for "other:…"), "sampler:NAME", "send",
+            "receive", "pin";
             "idle", "start" and "wait" are no work on samples. Of kind "step": a part of `STEP_PARTS`,
             "forward", "read-back", "step", or "code:FUNCTION (file.py:12)".
         waiting: whether the thread is blocked rather than computing.
@@ -102,7 +103,7 @@ FILE_METHODS = re.compile(r":(p?read|readinto|readlines?|readall)$")
 CONVERTING = re.compile(r"/PIL/Image\.py:(convert|draft|load|tobytes)$")
 # Calls into C have no frame: the text of the innermost line shows them.
 DECODE_CALL = re.compile(
-    r"\b(im|jpeg_|png_|webp_)?decode(_\w+)?\(|\bimread(multi)?\(|\bread_image\(|\.imdecode\("
+    r"\b(im|jpeg_|png_|webp_)decode\w*\(|\bdecode_\w+\(|\bimread(multi)?\(|\bread_image\(|\.imdecode\("
 )
 READ_CALL = re.compile(
     r"(?<![\w.])(open|read)\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
@@ -150,6 +151,8 @@ LOCKING = re.compile(
     r"\bwith\b.*(lock|phil|mutex|semaphore)\w*\b|\.acquire\(|\bflock\(|\block\(", re.IGNORECASE
 )
 LOCKS = re.compile(r"/(threading|multiprocessing/synchronize|filelock/\w+)\.py:(__enter__|acquire|wait)$")
+TORCHS = "dataset:torch's loop over samples"
+LONGEST_LINE = 80  # characters of a line of code that is named
 SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a container and what it calls
 # Classes whose methods call those of the transform proper.
 BASES = ("Transform", "Module", "BasicTransform", "ImageOnlyTransform", "DualTransform")
@@ -174,7 +177,9 @@ def is_whole(walked: tuple[Place, ...]) -> bool:
 
 @lru_cache(maxsize=20_000)
 def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
-    """The activity of a thread, and its innermost line of the user's code as "file.py:41 function", or "".
+    """The activity of a thread, and its innermost line of the user's code, or "".
+
+    The line is "file.py:41 function: text", and " → Class.function" of the library that it has called.
 
     Args:
         walked: the thread's stack, as `walk` gives it.
@@ -185,11 +190,26 @@ def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage,
     for depth, frame in enumerate(stack):  # the others' files, some of thousands of lines, aren't read
         if depth == len(stack) - 1 or anchor(frame) == "fetch":
             stack[depth] = frame._replace(source=linecache.getline(frame.filename, frame.line).strip())
-    # A forked worker's stack begins with what its parent did.
-    loops = [depth for depth, frame in enumerate(stack) if anchor(frame) == "worker"]
-    user = innermost_users(stack[loops[-1] :] if loops else stack)
-    line = f"{basename(user.filename)}:{user.line} {user.function}" if user else ""
-    return classify(stack, state, thread), line
+    # A forked worker's stack begins with what its parent did; within a loader, what counts is what it calls.
+    called = max((depth for depth, frame in enumerate(stack) if anchor(frame)), default=-1) + 1
+    return classify(stack, state, thread), _line(stack[called:])
+
+
+def _line(stack: Sequence[Frame]) -> str:
+    """The innermost line of the user's code, for `stage_of`."""
+    users = [depth for depth, frame in enumerate(stack) if is_users(frame.filename)]
+    if not users:
+        return ""
+    # A lambda or comprehension belongs to the line that it is written in.
+    depth = next((one for one in reversed(users) if not stack[one].function.startswith("<")), users[-1])
+    frame, callee = (
+        stack[depth],
+        next((one for one in stack[depth + 1 :] if not is_users(one.filename)), None),
+    )
+    text = linecache.getline(frame.filename, frame.line).strip()
+    text = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+    called = f" → {callee.owner}.{callee.function}".replace("→ .", "→ ") if callee else ""
+    return f"{basename(frame.filename)}:{frame.line} {frame.function}: {text}{called}"
 
 
 # Most frames of a stack are those of the ones before.
@@ -253,7 +273,8 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
     if kind == "loader":
         pinning = any(frame.filename.endswith("/pin_memory.py") for frame in stack)
         receiving = "_try_get_data" in functions and not queued
-        return Stage("wait", "pin" if pinning else "receive" if receiving else "wait", waiting)
+        key = _drawing(stack, anchors) or ("pin" if pinning else "receive" if receiving else "wait")
+        return Stage("wait", key, waiting)
     if not thread:
         if any(OWN in frame.filename for frame in stack):  # as a batch that is copied, within next()
             return Stage("wait", "wait", waiting)
@@ -307,6 +328,18 @@ def _waits_in_line(innermost: Frame) -> bool:
     return innermost.function == "accept" or _locks(innermost)
 
 
+def _drawing(stack: Sequence[Frame], anchors: Sequence[str]) -> str:
+    """The stage of a sampler that a loader asks for indices, or "" if it does something else."""
+    last = len(anchors) - 1 - anchors[::-1].index("loader")
+    called = stack[last + 1 :]
+    begun = stack[last].function in ("__init__", "_reset") and called and called[0].function == "__iter__"
+    if not begun and stack[last].function != "_next_index":
+        return ""
+    user = next((frame for frame in called if is_users(frame.filename)), None)
+    owners = (frame.owner for frame in ([user] if user else called[::-1]) if frame.owner)
+    return f"sampler:{next(owners, place(user) if user else 'sampler')}"
+
+
 def _in_worker(stack: Sequence[Frame]) -> str:
     """The stage of a worker outside of fetch(): it starts, sends, or waits for indices."""
     for frame in stack[1:]:
@@ -320,7 +353,12 @@ def _working(stack: Sequence[Frame], state: str) -> str:
     if state == "D":
         return "read"
     if not stack:  # fetch() itself asks a dataset in C for a sample, or is between two samples
-        return "dataset:__getitem__"
+        return TORCHS
+    return _known(stack, state) or _unknown(stack)
+
+
+def _known(stack: Sequence[Frame], state: str) -> str:
+    """The stage that a frame shows, the innermost one first, or ""."""
     innermost = stack[-1]
     if state == "S" and (LOCKING.search(innermost.source) or LOCKS.search(_name(innermost))):
         return "lock"
@@ -337,9 +375,15 @@ def _working(stack: Sequence[Frame], state: str) -> str:
             return "decode"
         if label := _label(frame):
             return label
+    return ""
+
+
+def _unknown(stack: Sequence[Frame]) -> str:
+    """The stage of code that is not known: the user's innermost function, or the dataset's class."""
     named = [f for f in stack if not f.function.startswith("<") and INSTALLED[-1] not in f.filename]
-    user = innermost_users(named) or innermost_users(stack) or next(iter(named), None)
-    return f"dataset:{place(user)}" if user else "dataset:__getitem__"
+    if user := innermost_users(named) or innermost_users(stack):
+        return f"dataset:{place(user)}"
+    return f"dataset:{named[0].owner or place(named[0])}" if named else TORCHS
 
 
 def _step_part(stack: Sequence[Frame]) -> str:

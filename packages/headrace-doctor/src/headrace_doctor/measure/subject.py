@@ -140,7 +140,7 @@ def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
 
 
 def best_workers(
-    above: int, rate_of: Callable[[int], float], now: float = 0.0, enough: float = math.inf
+    above: int, rate_of: Callable[[int], float], now: float = 0.0, enough: float = math.inf, first: int = 0
 ) -> int | None:
     """The fastest of the numbers of workers above the present one, tried upwards, or None if none is faster.
 
@@ -149,12 +149,13 @@ def best_workers(
         rate_of: returns samples per second with so many workers, or 0 if that can't be tried.
         now: samples per second with the present number.
         enough: samples per second that need not be exceeded.
+        first: about the number to begin with, if fewer are known not to suffice.
     """
-    best, in_vain = None, 0
+    best, in_vain, most = None, 0, max(16, 4 * usable_cores())
     for count in (1, *(step * 2**power for power in range(12) for step in (2, 3))):  # 1, 2, 3, 4, 6, 8, 12, …
-        if count <= above:
+        if count <= above or 1.5 * count <= min(first, most):
             continue
-        if count > max(16, 4 * usable_cores()) or in_vain == TRIES_IN_VAIN or now > enough:
+        if count > most or in_vain == TRIES_IN_VAIN or now > enough:
             break
         rate = rate_of(count)
         in_vain = 0 if rate > FACTOR_THAT_COUNTS * now else in_vain + 1

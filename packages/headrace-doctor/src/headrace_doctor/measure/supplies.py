@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -145,7 +146,10 @@ class Supplies:
 
         # One worker needs no more than to be as fast as none: it works beside the step.
         now = supply.samples_per_second if loader.num_workers else 0.0
-        best_workers(loader.num_workers, rate_of, now, AMPLE * wanted)
+        first = 0
+        if waiting_share(self._counted()) > 0.5:  # as many as suffice if they do nothing but wait
+            first = math.ceil(max(1, loader.num_workers) * wanted / supply.samples_per_second)
+        best_workers(loader.num_workers, rate_of, now, AMPLE * wanted, first)
         if loader.num_workers and is_uneven(supply):
             self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
             if hasattr(loader, "in_order"):
@@ -224,6 +228,13 @@ def is_uneven(phase: Phase) -> bool:
     """Tells whether a tenth of its waits holds half of the time."""
     waits = sorted(phase.waits, reverse=True)
     return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
+
+
+def waiting_share(looks: list[dict[str, Any]]) -> float:
+    """Share of the time to make samples, while the loader is alone, in which it waits."""
+    rows = [look["stages"].get("fetch", {}) for look in looks if look["phase"] == SUPPLY]
+    busy = [row for stages in rows for key, row in stages.items() if key not in ("idle", "start", "lock")]
+    return float(sum(row[3] for row in busy) / max(1e-9, sum(row[2] for row in busy)))
 
 
 def worker_threads(looks: list[dict[str, Any]]) -> int:
