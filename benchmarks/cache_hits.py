@@ -5,7 +5,7 @@ epochs, each with a new key. The first epoch fills the cache; the rates are over
 compared at equal size: Headrace's cache, which fills up and then keeps what it has; one that evicts what was
 unused the longest (LRU), simulated; and the bound that no cache can pass, counted apart. Next to the shuffle
 stand the same shared by four ranks, each with its share of every epoch; a local shuffle, within a tenth of 40
-shards; a job that is begun again for each epoch; and two jobs that share one cache, each with a shuffle of
+shards; a job that is started again for each epoch; and two jobs that share one cache, each with a shuffle of
 its own.
 """
 

@@ -1,4 +1,4 @@
-"""Milliseconds per picture against the crop's share of its area, by decoder; one thread, from the page cache.
+"""Milliseconds per image against the crop's share of its area, by decoder; one thread, from the page cache.
 
 "Whole" decodes every pixel, "skip" lets libjpeg-turbo skip rows and columns, "as it is" is our decoder on the
 same bytes, "entry points" the same with an index of places to start at. Resizing to 224×224 and writing uint8
@@ -42,7 +42,7 @@ BATCH = 200
 
 
 def passes(pipeline: ffi.Pipeline, source: ffi.Source, count: int, height: int, times: int) -> float:
-    """Median milliseconds per picture over `times` passes."""
+    """Median milliseconds per image over `times` passes."""
     pool = ffi.Pool(1, 0)
     out = torch.empty((BATCH, 3, height, height), dtype=torch.uint8)
     taken = []
@@ -64,7 +64,7 @@ def measure(folder: Path, times: int) -> dict[str, list[float]]:
     """Returns by row the milliseconds at each of SHARES."""
     found: dict[str, list[float]] = {name: [] for name, _, _ in ROWS}
     for share in SHARES:
-        # So wide a range of shapes that torchvision finds one of this area, or takes the whole picture.
+        # So wide a range of shapes that torchvision finds one of this area, or takes the whole image.
         crop = RandomResizedCrop(224, scale=(share, share), ratio=(0.5, 2.0))
         dataset = ImageFolder(str(folder), Compose([crop, PILToTensor()]))
         plan = headrace.DataLoader(dataset, num_workers=1).plan().native

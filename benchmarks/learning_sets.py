@@ -1,4 +1,4 @@
-"""Two small sets of real, labelled pictures, as class folders in train and val: scikit-learn's handwritten
+"""Two small sets of real, labelled images, as class folders in train and val: scikit-learn's handwritten
 digits written as JPEGs, and the stamps of Debian's tuxpaint, PNGs of which some are transparent.
 
     python benchmarks/learning_sets.py digits FOLDER        needs scikit-learn
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from PIL import Image
 
-HOLD_OUT = 5  # every fifth picture of a class
+HOLD_OUT = 5  # every fifth image of a class
 DIGIT_SIDE = 32
-# A class needs some pictures to be learned from.
+# A class needs some images to be learned from.
 LEAST_STAMPS = 30
 PACKAGE = "tuxpaint-stamps-default"
 

@@ -1,7 +1,7 @@
 """Runs one peer, once, in this process, and prints one line of JSON. Started by peers.py in its venv.
 
 A peer is a file in peers/ that defines
-    ABOUT      what it does to a picture, where that differs from the others: shown in the table
+    ABOUT      what it does to an image, where that differs from the others: shown in the table
     PACKAGES   distributions whose versions belong in the record
     prepare(folder, work) -> list[Path]
                makes its own format from the class folders, once, in `work`; gives the files that a run reads

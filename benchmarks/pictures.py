@@ -1,11 +1,11 @@
 """Cuts a set of ImageNet-like JPEGs, in class folders, from real photographs.
 
 Windows around 500×375 (portrait too), scaled down by up to 6, quality 85–96, 4:2:0: about what a folder of
-ImageNet holds. Wallpapers without a photograph's detail (gradients, drawings) are left out. Picture i depends
+ImageNet holds. Wallpapers without a photograph's detail (gradients, drawings) are left out. Image i depends
 on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run again with the same
 parameters, it finds its manifest and returns at once.
 
-    python benchmarks/pictures.py --out data/pictures --count 2000
+    python benchmarks/images.py --out data/images --count 2000
 """
 
 import argparse
@@ -32,7 +32,7 @@ SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (400, 500),
 SHARES = (0.46, 0.16, 0.12, 0.05, 0.06, 0.03, 0.05, 0.07)
 QUALITIES = (85, 96)
 LARGEST_SCALE = 6.0
-BYTES = (95_000, 0.35)  # median and sigma of the log-normal size that each picture aims at
+BYTES = (95_000, 0.35)  # median and sigma of the log-normal size that each image aims at
 USUAL_BYTES = (70_000, 110_000)  # means of the set as a whole
 TRIES = 8  # windows looked at for one that is rich enough
 SMALLEST_PHOTOGRAPH = 400  # pixels on the short side

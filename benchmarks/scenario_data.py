@@ -44,7 +44,7 @@ def ensure(data: Path, name: str) -> Path:
 
 
 def _huge(data: Path, out: Path) -> None:
-    """The pictures enlarged to 7 megapixels, with a camera's noise; each under several names."""
+    """The images enlarged to 7 megapixels, with a camera's noise; each under several names."""
     sources = sorted(ensure(data, "pictures").glob("class_*/*.jpg"))[:: PICTURES // HUGE]
     noise = Image.effect_noise(HUGE_SIZE, 10)
     noise = Image.merge("RGB", (noise, noise, noise))
@@ -94,7 +94,7 @@ def _features(_data: Path, out: Path) -> None:
 
 
 def _png(data: Path, out: Path) -> None:
-    """400 of the pictures as PNG."""
+    """400 of the images as PNG."""
     for source in sorted(ensure(data, "pictures").glob("class_*/*.jpg"))[:400]:
         folder = out / source.parent.name
         folder.mkdir(parents=True, exist_ok=True)

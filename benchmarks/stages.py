@@ -57,7 +57,7 @@ def work(row: str, arguments: argparse.Namespace, epochs: int, threads: int) -> 
 
 
 def instructions(row: str, arguments: argparse.Namespace) -> Counter[str]:
-    """Per stage, of one pass over the pictures; only what a sample's making takes is counted."""
+    """Per stage, of one pass over the images; only what a sample's making takes is counted."""
     out = arguments.work / f"callgrind-{row}"
     tool = ["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--callgrind-out-file={out}"]
     tool.append("--toggle-collect=headrace::SampleMaker::make*")

@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py --data DIR [--loads native tiny] [--rounds 3] [--seconds 4] [--json FILE]
 
-"native" needs JPEGs in DIR/pictures-2000 (`make pictures`): RandomResizedCrop(224), batches of 64. The others
+"native" needs JPEGs in DIR/images-2000 (`make pictures`): RandomResizedCrop(224), batches of 64. The others
 are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
 
 Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace

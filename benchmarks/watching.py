@@ -2,7 +2,7 @@
 
     python benchmarks/watching.py --data DIR [--rounds 5] [--json FILE]
 
-Real JPEGs (DIR/pictures-2000, `make pictures`), torchvision's transforms in worker processes, a small
+Real JPEGs (DIR/images-2000, `make pictures`), torchvision's transforms in worker processes, a small
 convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait
 for these, aren't counted. Two loads: "loader", where the step waits for two workers that compute all the
 time, and "step", where the step computes all the time. Wall time a step, and processor time of all processes;
@@ -31,7 +31,7 @@ from headrace_doctor.measure.outside import Outside
 from headrace_doctor.measure.sampler import sampled
 
 SKIP = 20
-# Over the pictures, to an epoch: that starting workers, watched or not, doesn't weigh.
+# Over the images, to an epoch: that starting workers, watched or not, doesn't weigh.
 PASSES = 4
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     folder = arguments.data / "pictures-2000"
     results: dict[str, dict[str, dict[str, object]]] = {}
     for load, width, workers in (("loader", 4, 2), ("step", 96, 1)):
-        epoch(folder, width, workers)  # reads the pictures into the page cache
+        epoch(folder, width, workers)  # reads the images into the page cache
         pairs = []
         for number in range(arguments.rounds):
             first, second = (epoch, watched) if number % 2 else (watched, epoch)

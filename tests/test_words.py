@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,9 +58,6 @@ FORMS = {
     r"\A(?-i:What|Whether|Of|That|Where|Which|How|As|Who)": "a sentence or a noun: Returns …, The …",
     r"(?<=; )(?-i:None):": "…, or None if …",
 }
-# Complaints left about docstrings and help texts, at most, by folder of a package. It only shrinks.
-UNFIXED: dict[str, int] = {}
-
 NOT_PROSE = re.compile(
     r"<!-- table:.*?<!-- end of table -->|^```.*?^```|^    \S.*?$|`[^`\n]*`|\]\([^)]*\)|https?://\S+",
     re.MULTILINE | re.DOTALL,
@@ -110,15 +106,13 @@ def blank(text: str) -> str:
 
 
 def complaints() -> list[str]:
-    """The complaints about pages, and about folders of a package that have more than `UNFIXED` of them."""
+    """The complaints about pages, and about docstrings and help texts of the packages."""
     of_pages = [f"{page}: {one}" for page in PAGES for one in retired(prose(page), RETIRED, RETIRED_IN_PROSE)]
-    folders: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(path for package in PACKAGES for path in package.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        complaints_here = retired_in_docstrings(path.read_text(encoding="utf-8"))
-        folders[path.parent.name] += [f"{name}: {one}" for one in complaints_here]
     return of_pages + [
-        one for folder, ones in folders.items() if len(ones) > UNFIXED.get(folder, 0) for one in ones
+        f"{path.relative_to(ROOT).as_posix()}: {one}"
+        for package in PACKAGES
+        for path in sorted(package.rglob("*.py"))
+        for one in retired_in_docstrings(path.read_text(encoding="utf-8"))
     ]
 
 

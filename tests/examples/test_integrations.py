@@ -15,7 +15,7 @@ import pytest
 from support.jpegs import image_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "integrations"
-# Library, whether its worker shares the pictures with another.
+# Library, whether its worker shares the images with another.
 NEEDED = {
     "accelerate_loop": ("accelerate", 1),
     "hugging_face_trainer": ("transformers", 1),
@@ -34,7 +34,7 @@ def test_every_example_is_tested() -> None:
 @pytest.mark.timeout(900)  # Ray starts six processes, each of which imports torch
 @pytest.mark.parametrize("name", sorted(NEEDED))
 def test_the_example_trains_on_headraces_batches(name: str, tmp_path: Path) -> None:
-    """Two epochs of 24 pictures in batches of 8."""
+    """Two epochs of 24 images in batches of 8."""
     library, ranks = NEEDED[name]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} isn't installed")

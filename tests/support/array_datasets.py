@@ -102,7 +102,7 @@ SETS: dict[str, Callable[[Path, Any], Any]] = {
 
 
 def make_set(name: str, root: Path, transform: Any, patch: pytest.MonkeyPatch) -> Any:
-    """A set of `COUNT` pictures; torchvision would miss the checksums of the real ones."""
+    """A set of `COUNT` images; torchvision would miss the checksums of the real ones."""
     for module in (datasets.cifar, datasets.stl10, datasets.svhn):
         patch.setattr(module, "check_integrity", lambda *_: True)
     return SETS[name](root, transform)

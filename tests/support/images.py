@@ -1,4 +1,4 @@
-"""Pictures for tests: noise, in which every misplaced pixel shows."""
+"""Images for tests: noise, in which every misplaced pixel shows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace._native.decoders import FORMATS
 
 
 def noise(height: int, width: int, seed: int = 0) -> Image.Image:
-    """An RGB picture of height × width."""
+    """An RGB image of height × width."""
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def image_folder(root: Path, count: int = 4, suffix: str = ".jpg") -> Path:
-    """A folder of two classes with `count` pictures in all; returns `root`."""
+    """A folder of two classes with `count` images in all; returns `root`."""
     for i in range(count):
         folder = root / f"class{i % 2}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pictures made at run time from fixed seeds: noise shows what photographs hide in the chroma."""
+"""Images made at run time from fixed seeds: noise shows what photographs hide in the chroma."""
 
 from __future__ import annotations
 

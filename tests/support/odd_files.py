@@ -33,7 +33,7 @@ def sixteen_bits() -> bytes:
 
 
 def exotic_sampling() -> bytes:
-    """4:1:1, by rewriting the factors of a picture whose blocks fit both."""
+    """4:1:1, by rewriting the factors of an image whose blocks fit both."""
     data = bytearray(saved("JPEG", subsampling=0, width=8, height=8, quality=90))
     at = data.index(b"\xff\xc0")
     data[at + 11] = 0x41

@@ -33,7 +33,7 @@ ODD_NAMES = (
 
 
 def odd_folder(root: Path) -> Path:
-    """An ImageFolder tree of every odd file and odd name, and some ordinary pictures."""
+    """An ImageFolder tree of every odd file and odd name, and some ordinary images."""
     image_folder(root, 9)
     for i, make in enumerate(ODD_FILES.values()):
         (root / "odd.files").mkdir(exist_ok=True)

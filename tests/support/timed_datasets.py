@@ -46,7 +46,7 @@ class Reads(Dataset[torch.Tensor]):
 
 
 class Decodes(Dataset[np.ndarray]):
-    """Decodes a JPEG picture."""
+    """Decodes a JPEG image."""
 
     def __init__(self) -> None:
         noise = np.random.default_rng(0).integers(0, 255, (1200, 1600, 3), dtype=np.uint8)

@@ -59,19 +59,19 @@ def tiny_batchnorm(weights: None = None, num_classes: int = 3) -> nn.Module:
 
 @register_model()
 def tiny_groupnorm(weights: None = None, num_classes: int = 3) -> nn.Module:
-    """Each picture is on its own: how a batch is split changes nothing but the order of sums."""
+    """Each image is on its own: how a batch is split changes nothing but the order of sums."""
     return Tiny(num_classes, lambda channels: nn.GroupNorm(2, channels))
 
 
 def data(root: Path, train: int = 50, val: int = 25) -> Path:
-    """Pictures of three classes, in train and val."""
+    """Images of three classes, in train and val."""
     image_folder(root / "train", train, seed=0, side=48)
     image_folder(root / "val", val, seed=1, side=48)
     return root
 
 
 def recipe(data: Path, out: Path, **changes: Any) -> Recipe:
-    """A short run on small pictures, the same bits each time."""
+    """A short run on small images, the same bits each time."""
     values: dict[str, Any] = {
         "data": data,
         "out": out,

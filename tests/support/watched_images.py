@@ -10,7 +10,7 @@ from PIL import Image
 
 
 class Watched:
-    """Random pictures; each request is a line in `log`: index and process."""
+    """Random images; each request is a line in `log`: index and process."""
 
     def __init__(self, count: int, log: Path) -> None:
         self.count = count

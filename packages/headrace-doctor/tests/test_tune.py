@@ -14,7 +14,7 @@ from support.datasets import Rows, Stream
 
 
 class CountedLoader(TorchDataLoader[Any]):
-    """Knows how many epochs were begun."""
+    """Knows how many epochs were started."""
 
     begun = 0
 

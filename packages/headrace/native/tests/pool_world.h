@@ -24,8 +24,8 @@ constexpr int kGoodFiles = 20;
 constexpr int kFiles = kGoodFiles + 4;
 constexpr int kSeeds = 3;
 
-// A folder with pictures of all kinds, and at its end what can't be decoded or read: a file cut
-// short, one that is no picture, a folder, and nothing at all.
+// A folder with images of all kinds, and at its end what can't be decoded or read: a file cut
+// short, one that is no image, a folder, and nothing at all.
 class Files {
  public:
   Files() {

@@ -1,4 +1,4 @@
-// Geometry: what the kernels are told never leaves what they are given, whatever the ops.
+// Geometry: the arguments of kernels never lead out of their memory, whatever the ops.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

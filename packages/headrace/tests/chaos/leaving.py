@@ -161,7 +161,7 @@ def fork(work: Callable[[], None]) -> None:
 
 
 def wait(pid: int, seconds: float) -> int | None:
-    """The exit code of a child; None: it hasn't ended."""
+    """The exit code of a child, or None if it hasn't ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -198,7 +198,7 @@ def steady() -> dict[str, int]:
 
 
 def settle(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true: threads and processes end a moment after they were told to."""
+    """Returns whether it comes true: threads and processes take a moment to end."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -209,7 +209,8 @@ def settle(condition: Callable[[], bool]) -> bool:
 
 
 def session(chance: random.Random, folder: str, steps: list[tuple[str, str]], say: int) -> None:
-    """What a forked process does; `say`: is told what is done, a line a loop, and "last" before the last."""
+    """The work of a forked process. It writes to the descriptor `say` what it does, a line for each loop, and
+    "last" before the last."""
     # The first epoch of a process begins to listen for headrace top; the first fork of torch's workers sets
     # a handler of signals; spawning and the fork server keep a process.
     list(make_loader("native", folder))
@@ -245,7 +246,7 @@ def session(chance: random.Random, folder: str, steps: list[tuple[str, str]], sa
 
 
 def loop(loader: headrace.DataLoader, iterator: Any) -> None:
-    """Epochs without end, the first of which has begun."""
+    """Epochs without end, the first of which has started."""
     while True:
         for _ in iterator:
             pass

@@ -2,10 +2,10 @@
 
 python soak.py --seconds 7200 [--seed 0] [--out FILE.json]
 
-Native, threaded, caller's and worker loaders take turns over a folder of pictures. Meanwhile worker processes
-are killed, pictures are damaged and mended between epochs, the loop pauses, and epochs are left early. Of
+Native, threaded, caller's and worker loaders take turns over a folder of images. Meanwhile worker processes
+are killed, images are damaged and repaired between epochs, the loop pauses, and epochs are left early. Of
 every epoch each sample must have come exactly once, with its right pixels, or be among the failures, where
-exactly the damaged ones are, and those that were in hand twice when their worker was killed. No finalizer
+exactly the damaged ones are, and those that were being made twice when their worker was killed. No finalizer
 and no thread may raise.
 
 After each round resident memory, descriptors, threads and processes are noted. At the end a slope is fitted
@@ -59,7 +59,7 @@ POINTS = 400  # of those noted, for the fit
 
 
 class Files(Dataset[Any]):
-    """A folder of pictures read by Python, with what is drawn for each."""
+    """A folder of images read by Python, with what is drawn for each."""
 
     def __init__(self, samples: list[tuple[str, int]], transform: Any) -> None:
         self.samples = samples
@@ -73,7 +73,7 @@ class Files(Dataset[Any]):
 
 
 class Killer(threading.Thread):
-    """Kills a worker process now and then: as many as it is told, as those that are killed four times before
+    """Kills a worker process now and then: as many as are wanted, as those that are killed four times before
     anything comes aren't replaced any more."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -100,7 +100,7 @@ class Soak:
     """All of it.
 
     Args:
-        folder: of the pictures.
+        folder: of the images.
         chance: draws what happens.
     """
 
@@ -166,7 +166,7 @@ class Soak:
         return headrace.DataLoader(dataset, BATCH, shuffle=True, seed=seed, on_error="skip", **options)
 
     def damage(self) -> set[int]:
-        """Which pictures can't be read in the next epoch."""
+        """Which images can't be read in the next epoch."""
         damaged = set(self.chance.sample(range(PICTURES), self.chance.choice([0, 0, 1, 5])))
         for index in damaged:
             path = Path(self.samples[index][0])
@@ -179,7 +179,7 @@ class Soak:
         return damaged
 
     def mend(self, damaged: set[int]) -> None:
-        """Puts the pictures back."""
+        """Puts the images back."""
         for index in damaged:
             Path(self.samples[index][0]).write_bytes(self.bytes[index])
 
@@ -259,7 +259,7 @@ def as_it_is(image: Any) -> Any:
 
 
 def held() -> dict[str, float]:
-    """What this process holds once all that was told to end has ended."""
+    """The resources of this process once all that was to end has ended."""
     gc.collect()
     deadline = time.monotonic() + 10
     while multiprocessing.active_children() and time.monotonic() < deadline:

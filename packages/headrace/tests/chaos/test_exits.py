@@ -78,7 +78,7 @@ def temporary() -> Iterator[Path]:
 
 
 def settled(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true: processes end a moment after they were told to."""
+    """Returns whether it comes true: processes take a moment to end."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while not condition():
         if time.monotonic() > deadline:

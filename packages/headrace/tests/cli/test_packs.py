@@ -139,7 +139,7 @@ def test_help_says_what_is_lossy_and_which_codes_there_are() -> None:
 
 
 def noisy_jpeg(path: Path) -> None:
-    """A picture of enough bytes to have entry points."""
+    """An image of enough bytes to have entry points."""
     pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
 

@@ -22,7 +22,7 @@ FOLDER = "HEADRACE_ODD_JPEGS"
 
 
 def by_pillow(data: bytes) -> npt.NDArray[np.uint8] | None:
-    """RGB as torchvision's loader makes it; None: Pillow raises."""
+    """RGB as torchvision's loader makes it, or None if Pillow raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about EXIF and the like: not about pixels
         try:

@@ -245,7 +245,7 @@ def test_draws_of_a_split_pipeline_are_reported(folder: Path) -> None:
 
 
 def tell(image: Image.Image) -> Any:
-    """All that a function of the user's can see of a picture."""
+    """All that a function of the user's can see of an image."""
     pixels = torch.from_numpy(np.array(image))
     return pixels, (
         type(image).__name__,

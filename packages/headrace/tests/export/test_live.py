@@ -54,7 +54,7 @@ class Rows(TensorDataset):
 
 
 class Script:
-    """A program that runs until it is told to go on, and says what it has to say as a line of JSON each."""
+    """A program that runs until it is to continue, and prints a line of JSON for each thing it reports."""
 
     def __init__(self, text: str, **environment: str) -> None:
         self.process = start_python(

@@ -45,7 +45,7 @@ def one_sample(path: Path) -> str:
 
 
 def of_size(picture: bytes, width: int, height: int) -> bytes:
-    """The picture, whose header promises another size."""
+    """The image, whose header promises another size."""
     at = picture.index(b"\xff\xc0")
     return picture[: at + 5] + struct.pack(">HH", height, width) + picture[at + 9 :]
 
@@ -161,7 +161,7 @@ def test_a_label_of_gigabytes_is_not_read(tmp_path: Path, picture: bytes) -> Non
 
 
 def pack_of(folder: Path, **columns: Any) -> Path:
-    """A pack of one picture, of whose index some columns say something else."""
+    """A pack of one image, of whose index some columns say something else."""
     made = Path(headrace.pack(image_folder(folder / "src", 1, side=40), folder / "pack").path)
     index = PackIndex(made / FILE_NAME)
     values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]

@@ -30,7 +30,7 @@ SIZE = 16
 
 
 class Fragile:
-    """Raises for pictures whose first pixel is red enough."""
+    """Raises for images whose first pixel is red enough."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -140,7 +140,7 @@ def test_the_users_collation_is_given_samples(folder: Path, end: list[Any], work
 
 
 def packed(value: Any) -> Any:
-    """The same with contiguous tensors: ToImage's own have the picture's strides."""
+    """The same with contiguous tensors: ToImage's own have the image's strides."""
     if isinstance(value, torch.Tensor):
         return value.contiguous()
     return type(value)(map(packed, value)) if isinstance(value, (list, tuple)) else value

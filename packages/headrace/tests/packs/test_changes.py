@@ -1,4 +1,4 @@
-"""What is done to images when it is asked for: transcoding without loss, other formats, smaller pictures."""
+"""What is done to images when it is asked for: transcoding without loss, other formats, smaller images."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FILES = 9
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three classes of three noisy pictures, large enough to have entry points."""
+    """Three classes of three noisy images, large enough to have entry points."""
     rng = np.random.default_rng(7)
     for i in range(FILES):
         place = tmp_path / "data" / f"class{i % 3}"

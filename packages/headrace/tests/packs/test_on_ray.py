@@ -86,7 +86,7 @@ def test_a_node_that_dies_costs_the_shard_in_its_hands(cluster: Any, tmp_path: P
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     assert killed
     assert killed[0] < 120, "the node was killed after the end: nothing was shown"
-    # Index 0 is asked for by the driver too, which doesn't know the pictures' size.
+    # Index 0 is asked for by the driver too, which doesn't know the images' size.
     counts = Counter(index for index, _ in images.requests()[1:])
     assert set(counts) == set(range(120))
     per_shard = -(-120 // made.shards)

@@ -64,7 +64,7 @@ def test_accuracy_is_counted() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_precisions_train(precision: str, data: Path, tmp_path: Path) -> None:
-    """fp16 has a scaler, whose state is kept; a run goes on with it."""
+    """fp16 has a scaler, whose state is kept; a run continues with it."""
     recipe = tiny.recipe(data, tmp_path, precision=precision, resume="auto", channels_last=True)
     tiny.before_pass.append(tiny.stop_at(5))
     train(recipe)

@@ -1,6 +1,6 @@
 """Several ranks train as one does. By torchrun and gloo, as on any machine without GPUs.
 
-The model normalizes each picture by itself (GroupNorm): BatchNorm's statistics are of a rank's own pictures,
+The model normalizes each image by itself (GroupNorm): BatchNorm's statistics are of a rank's own images,
 so that they, and the weights, depend on how many share a batch. Sums of floats in another order differ in the
 last bits: weights are compared with a tolerance of 1e-5; they move by more than 1e-2.
 """

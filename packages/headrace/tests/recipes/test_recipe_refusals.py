@@ -1,4 +1,4 @@
-"""What a user may get wrong is told without a trace, soon, and by the command's own words."""
+"""What a user may get wrong is reported soon, without a trace, and in the command's own words."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from headrace.recipes import train
 from support import tiny_recipe as tiny
 from support.python import run_python
 
-STEPS = 12  # 3 epochs of 50 pictures in batches of 12
+STEPS = 12  # 3 epochs of 50 images in batches of 12
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_signal_during_any_step_changes_no_bit(step: int, data: Path, whole: P
 def test_a_signal_during_an_evaluation_changes_no_bit(
     number: int, data: Path, whole: Path, tmp_path: Path
 ) -> None:
-    """25 pictures in batches of 12: three passes each."""
+    """25 images in batches of 12: three passes each."""
     recipe = tiny.recipe(data, tmp_path, resume="auto")
     tiny.before_evaluation_pass.append(tiny.stop_at(number))
     stopped = train(recipe)

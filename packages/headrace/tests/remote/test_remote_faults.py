@@ -1,4 +1,4 @@
-"""A store that fails: what can be mended is, what can't is told, once, and with everything that helps."""
+"""A store that fails: requests are repeated, and what stays wrong is reported once, with all that helps."""
 
 from __future__ import annotations
 

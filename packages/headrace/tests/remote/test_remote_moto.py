@@ -39,7 +39,7 @@ def server(pack: Path) -> Iterator[Moto]:
 
 @pytest.fixture
 def moto(server: Moto) -> Iterator[Moto]:
-    """Which takes anybody's word unless it is told otherwise."""
+    """Accepts any credentials unless a test has it check them."""
     server.check_after(UNCHECKED)
     yield server
     server.check_after(UNCHECKED)

@@ -44,8 +44,8 @@ struct DecoderVariant {
   std::unique_ptr<Decoder> (*make)();
 };
 
-// All variants in order of preference: "headrace" (own decoder; uses entry points or restart
-// markers where there are any), "libjpeg-crop", "libjpeg-full".
+// All variants in order of preference: "headrace" (the built-in decoder; uses entry points or
+// restart markers if there are any), "libjpeg-crop", "libjpeg-full".
 const std::vector<DecoderVariant>& decoder_variants();
 
 std::unique_ptr<Decoder> make_own_decoder();

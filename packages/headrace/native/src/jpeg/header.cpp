@@ -36,7 +36,7 @@ Code read_frame(const Segment& s, uint8_t marker, Header* header) {
   header->components = s.byte(5);
   if (header->components < 1 || header->components > 4) return Code::kUnsupported;
   if (s.size != 6 + size_t{3} * static_cast<size_t>(header->components)) return Code::kCorrupt;
-  // A height of 0 is told later, by a DNL marker: nobody writes those.
+  // A height of 0 comes later, by a DNL marker: nobody writes those.
   if (header->width < 1 || header->height < 1) return Code::kUnsupported;
   for (int i = 0; i < header->components; ++i) {
     Component& c = header->component[i];

@@ -1,4 +1,4 @@
-// Which files the own decoder takes, and how their MCUs are laid out.
+// Which files the built-in decoder takes, and how their MCUs are laid out.
 #pragma once
 
 #include "header.h"

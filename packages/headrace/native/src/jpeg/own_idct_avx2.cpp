@@ -134,7 +134,7 @@ void transform_two(Block* a, Block* b, const BlockTarget& to_a, const BlockTarge
   for (int i = 0; i < 8; ++i)
     r[i] = _mm256_mullo_epi16(load_both(a->coefficient, b->coefficient, i),
                               load_both(to_a.quantiser, to_b.quantiser, i));
-  // Out of the range of real pictures (14 bits), the short-cut of inverse_dct_block() matters.
+  // Out of the range of real images (14 bits), the short-cut of inverse_dct_block() matters.
   const __m256i top = _mm256_and_si256(_mm256_add_epi16(r[0], _mm256_set1_epi16(1 << 13)),
                                        _mm256_set1_epi16(-(1 << 14)));
   if (__builtin_expect(!_mm256_testz_si256(top, top), 0)) {

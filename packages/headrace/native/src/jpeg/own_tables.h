@@ -1,4 +1,4 @@
-// The tables of one baseline JPEG in the form that the own decoder reads them.
+// The tables of one baseline JPEG in the form that the built-in decoder reads them.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ struct TranscodeOptions {
 
 // Takes every JPEG that libjpeg reads: progressive, arithmetic, any sampling, 1 to 4 components.
 // What follows the image's end is dropped. `out` is empty unless kOk; kCorrupt where libjpeg warns:
-// it would mend the damage, and nobody would see it again.
+// it would hide the damage, and nobody would see it again.
 Code transcode(const uint8_t* data, size_t size, const TranscodeOptions& options,
                std::vector<uint8_t>* out);
 

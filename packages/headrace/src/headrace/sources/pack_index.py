@@ -156,20 +156,14 @@ class PackIndex:
 
     def text(self, name: str, i: int) -> str:
         """`key` or `extension` of sample `i`, from 0 on. Raises PackError if the index is damaged."""
-        values, offsets = self._spans(name, np.int64)
-        begin, end = int(offsets[i]), int(offsets[i + 1])
-        try:
-            if not 0 <= begin <= end <= len(values):
-                raise ValueError("it lies outside of the column")
-            return values[begin:end].tobytes().decode()
-        except ValueError:  # that of decode(), too
-            raise PackError(
-                f"{self.path} is damaged: the {name} of row {i} is none. Make it again."
-            ) from None
+        text: str = self.checked(self.batch[name].slice(i, 1))[0].as_py()
+        return text
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """(data, begins, ends): the entry points of sample i are data[begins[i]:ends[i]]."""
-        data, ends = self._spans("entries", np.uint64)
+        _, offsets, values = self.batch["entries"].buffers()
+        data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+        ends = np.frombuffer(offsets, np.uint64)[: len(self) + 1] if len(self) else np.zeros(1, np.uint64)
         return data, ends[:-1], ends[1:]
 
     def checked(self, column: pa.Array) -> pa.Array:
@@ -204,13 +198,6 @@ class PackIndex:
                 yield column.slice(start, CHUNK_ROWS)
             else:
                 yield column.take(pa.array(rows[start : start + CHUNK_ROWS]))
-
-    def _spans(self, name: str, kind: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
-        """(values, offsets): what row i holds is values[offsets[i]:offsets[i + 1]], if the index is sound."""
-        _, offsets, values = self.batch[name].buffers()
-        data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
-        ends = np.frombuffer(offsets, kind)[: len(self) + 1] if len(self) else np.zeros(1, kind)
-        return data, ends
 
 
 def write_index(target: Path, rows: Iterable[tuple[Any, ...]], about: PackAbout) -> None:
