@@ -6,6 +6,7 @@ transforms and datasets are those that occur most often in public code, with the
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -280,6 +281,42 @@ def _processor(folder: Path) -> Any:
     return datasets.ImageFolder(str(folder), Processing(ViTImageProcessor()))
 
 
+class ImageList(ListDataset):
+    """Images as Pillow opens them, for a collate function that calls a processor."""
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return Image.open(path).convert("RGB"), label
+
+
+@functools.lru_cache(maxsize=1)
+def _vit() -> Any:
+    from transformers import ViTImageProcessor
+
+    return ViTImageProcessor()
+
+
+@functools.lru_cache(maxsize=1)
+def _qwen() -> Any:
+    from transformers import Qwen2VLImageProcessor
+
+    return Qwen2VLImageProcessor(min_pixels=224 * 224, max_pixels=448 * 448)
+
+
+def _collated_by(processor: Callable[[], Any]) -> dict[str, Any]:
+    """The arguments of a row whose collate function calls a processor, as fine-tuning scripts do."""
+
+    def make(folder: Path) -> Any:
+        processor()  # now, so that worker processes have it
+        return ImageList(folder, None)
+
+    def collate(batch: Any) -> Any:
+        images, labels = zip(*batch, strict=True)
+        return {**processor()(images=list(images), return_tensors="pt"), "labels": torch.tensor(labels)}
+
+    return {"make": make, "collate": collate, "needs": "transformers"}
+
+
 def _web_dataset(folder: Path) -> Any:
     import webdataset
 
@@ -399,6 +436,8 @@ ROWS: tuple[Row, ...] = (
     Row("decode_image, v2 on tensors", _decoded, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
+    Row("Hugging Face processor in collate_fn", target=3.0, **_collated_by(_vit)),
+    Row("Qwen2-VL processor in collate_fn", target=2.0, **_collated_by(_qwen)),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("albumentations, cv2", _albumentations(_by_cv2), None, "albumentations"),
     Row("albumentations after Pillow", _albumentations(_by_pillow), None, "albumentations"),

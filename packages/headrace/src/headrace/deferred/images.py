@@ -468,7 +468,7 @@ def install() -> None:
     for owner, name, function in (*METHODS, (faulthandler, "enable", _enable)):
         original = vars(owner)[name]
         _replaced.append((owner, name, original))
-        setattr(owner, name, _standing_for(original, function))
+        setattr(owner, name, standing_for(original, function))
     Image.Image.im = CORE  # type: ignore[assignment]  # which images need after uninstall() as well
 
 
@@ -479,10 +479,11 @@ def uninstall() -> None:
         setattr(owner, name, original)
 
 
-def _standing_for(original: Any, function: Function) -> Any:
+def standing_for(original: Any, function: Function) -> Any:
+    """A method or property that calls `function` with `original` before the arguments."""
     if isinstance(original, property):
         assert original.fget is not None
-        return property(_standing_for(original.fget, function))
+        return property(standing_for(original.fget, function))
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:

@@ -34,10 +34,11 @@ import torch
 from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
-from headrace.deferred import conversion, images
+from headrace.deferred import conversion, images, processors, tensors
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
@@ -286,10 +287,16 @@ def start() -> None:
     for name, found in KERNELS.items():
         build = functools.partial(_recording_step, found=found)
         _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
+    for name, step in tensors.STEPS.items():
+        build = functools.partial(tensors.recording, step=step)
+        for kind in (torch.Tensor, tv_tensors.Image):
+            _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
+    for kind, name, method in processors.methods():
+        _replace_method(kind, name, method)
 
 
 def stop() -> None:

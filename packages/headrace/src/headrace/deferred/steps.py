@@ -20,6 +20,7 @@ from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
 from headrace.transforms.colors import ChannelPermutation
+from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import NO_GRAY, ImageOp
 from headrace.transforms.reading import WARP_FILTERS
 
@@ -233,9 +234,7 @@ def in_other_order(store: Store) -> Store:
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 
-@lru_cache(maxsize=256)
-def _lowered(op: ImageOp) -> abi.Op:
-    return ffi.op(op.native, op.params(), 0, op.data())
+_lowered = lru_cache(maxsize=256)(lowered)
 
 
 @lru_cache(maxsize=256)

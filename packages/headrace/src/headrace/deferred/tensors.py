@@ -1,0 +1,176 @@
+"""Steps that torchvision's functions record on tensors that nobody has touched, by torch's arithmetic.
+
+Crops need nothing here: they are views, which are recognized by their address.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode
+
+from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
+from headrace.deferred.steps import Store
+from headrace.plan.pointwise import LEVELS
+from headrace.transforms.on_tensors import torch_resizes_as_expected
+from headrace.transforms.op import MAX_SIZE, NoNativeForm
+from headrace.transforms.reading import TENSOR_FILTERS
+from headrace.transforms.resize import Resize, ResizeShorter
+
+Function = Callable[..., Any]
+
+MAX_TABLES = 64
+
+
+def recording(original: Function, step: Callable[..., Recipe | None]) -> Function:
+    """A kernel of torchvision's that does what `original` does, later if the tensor is deferred.
+
+    Args:
+        step: called with `original`, the tensor's recipe, whether its values lie side by side in memory, and
+            the arguments; gives the recipe of the result, or None if the original is to be called.
+    """
+
+    @functools.wraps(original)
+    def recorded(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = inpt.as_subclass(torch.Tensor) if type(inpt) is tv_tensors.Image else inpt
+        batched = type(plain) is torch.Tensor and plain.ndim == 4 and len(plain) == 1
+        image = plain[0] if batched else plain
+        recipe = recipe_of(image)
+        if recipe is None or recipe.axes != "CHW" or recipe.store.channels != 3:
+            return original(inpt, *args, **kwargs)
+        dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
+        try:
+            after = step(original, recipe, dense, *args, **kwargs)
+        except (TypeError, ValueError, NoNativeForm):
+            after = None  # the original says what is wrong with its arguments
+        tensor = None if after is None else after.tensor()
+        if tensor is None:
+            return original(inpt, *args, **kwargs)
+        if batched:
+            tensor = tensor.unsqueeze(0)
+        return tensor if plain is inpt else tv_tensors.wrap(tensor, like=inpt)
+
+    return recorded
+
+
+def _resize(
+    original: Function,  # noqa: ARG001  (all steps are called alike)
+    recipe: Recipe,
+    dense: bool,
+    size: Any,
+    interpolation: Any = InterpolationMode.BILINEAR,
+    max_size: int | None = None,
+    antialias: Any = True,
+) -> Recipe | None:
+    exact = interpolation is InterpolationMode.NEAREST or antialias is True
+    number = TENSOR_FILTERS.get(interpolation) if isinstance(interpolation, InterpolationMode) else None
+    if number is None or not exact or not _has_levels(recipe) or not torch_resizes_as_expected(number):
+        return None
+    width, height = recipe.chain.shown
+    sizes = [size] if isinstance(size, int) else size
+    if not isinstance(sizes, Sequence) or not all(
+        type(each) is int and 0 < each < MAX_SIZE for each in sizes
+    ):
+        return None
+    if len(sizes) == 1 and (max_size is None or sizes[0] < max_size):
+        after = ResizeShorter(sizes[0], max_size, number).output_size(height, width)
+    elif len(sizes) == 2 and max_size is None:
+        after = sizes[0], sizes[1]
+    else:
+        return None
+    if after == (height, width) or min(after) < 2:
+        return None  # in the first case the tensor itself is the result
+    if not dense:  # torch puts the result in planes
+        recipe = recipe._replace(store=_in_planes(recipe.store))
+    return _with(recipe, recipe.chain.after(Resize(*after, number, arithmetic="torch"), ()))
+
+
+def _resized_crop(
+    original: Function,
+    recipe: Recipe,
+    dense: bool,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+    *args: Any,
+    **kwargs: Any,
+) -> Recipe | None:
+    columns, rows = recipe.chain.shown
+    if not (0 <= top < top + height <= rows and 0 <= left < left + width <= columns):
+        return None
+    dense &= width == columns and (recipe.store.rows_of_pixels or height == rows)
+    cropped = _with(recipe, recipe.chain.cropped(left, top, left + width, top + height))
+    return None if cropped is None else _resize(original, cropped, dense, *args, **kwargs)
+
+
+def _flip(original: Function, recipe: Recipe, dense: bool, *, axis: str) -> Recipe | None:  # noqa: ARG001
+    return _with(recipe, recipe.chain.flipped(**{axis: True}))
+
+
+_stores: dict[Any, tuple[Store, Store | None]] = {}
+
+
+def _change_levels(
+    original: Function,
+    recipe: Recipe,
+    dense: bool,  # noqa: ARG001
+    *args: Any,
+    **kwargs: Any,
+) -> Recipe | None:
+    """A step that treats every value of a channel alike."""
+    if kwargs.get("inplace") or any(argument is True for argument in args[2:]):
+        return None
+    key = original, id(recipe.store), torch.get_default_dtype(), repr(args), repr(kwargs)
+    if key not in _stores:
+        if len(_stores) >= MAX_TABLES:
+            _stores.clear()
+        # With the store, so that no other one gets its identity.
+        _stores[key] = recipe.store, _changed(recipe.store, lambda values: original(values, *args, **kwargs))
+    store = _stores[key][1]
+    return None if store is None else recipe._replace(store=store)
+
+
+def _changed(store: Store, change: Function) -> Store | None:
+    with torch.inference_mode(False):
+        if store.values is None:
+            values = torch.arange(LEVELS, dtype=torch.uint8).expand(3, LEVELS).contiguous()
+        else:
+            values = store.keep
+        changed = change(values.view(3, 1, LEVELS))
+        if changed.dtype not in TENSOR_DTYPES or changed.shape != (3, 1, LEVELS):
+            return None
+        if changed.data_ptr() == values.data_ptr():
+            return None  # the tensor itself is the result
+        changed = changed.reshape(3, LEVELS).contiguous()
+    dtype = TENSOR_DTYPES.index(changed.dtype)
+    return Store(changed.data_ptr(), dtype, store.rows_of_pixels, changed, 3, store.blue_first)
+
+
+@functools.lru_cache(maxsize=64)
+def _in_planes(store: Store) -> Store:
+    return replace(store, rows_of_pixels=False)
+
+
+def _has_levels(recipe: Recipe) -> bool:
+    """Returns whether the values are the pixels' levels."""
+    return recipe.store.values is None and recipe.store.dtype == 0
+
+
+def _with(recipe: Recipe, chain: Any) -> Recipe | None:
+    return None if chain is None else recipe._replace(chain=chain)
+
+
+STEPS: dict[str, Callable[..., Recipe | None]] = {
+    "resize": _resize,
+    "resized_crop": _resized_crop,
+    "horizontal_flip": functools.partial(_flip, axis="x"),
+    "vertical_flip": functools.partial(_flip, axis="y"),
+    "normalize": _change_levels,
+    "to_dtype": _change_levels,
+}

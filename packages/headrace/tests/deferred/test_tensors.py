@@ -1,0 +1,178 @@
+"""torchvision's functions on tensors that nobody has touched give what they give on ordinary ones."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
+
+from headrace import deferred
+from headrace.deferred import recording
+from headrace.deferred.arrays import Recipe, recipe_of
+from headrace.deferred.chain import Chain, File
+from headrace.deferred.steps import RGB_ROWS, Store
+from support.jpegs import jpeg
+
+WIDTH, HEIGHT = 83, 57
+FILE = jpeg(np.random.default_rng(1), "4:2:0", WIDTH, HEIGHT)
+PIXELS = np.asarray(Image.open(io.BytesIO(FILE)).convert("RGB"))
+STORES = (Store(None, 0, False), RGB_ROWS)  # planes, and a view of rows of pixels
+MODES = (InterpolationMode.NEAREST, InterpolationMode.BILINEAR, InterpolationMode.BICUBIC)
+
+Step = tuple[str, Callable[[Any], Any]]
+
+
+@pytest.fixture(autouse=True)
+def recorded() -> Iterator[None]:
+    deferred.install()
+    recording.start()
+    yield
+    recording.stop()
+    deferred.uninstall()
+
+
+def pair(store: Store) -> tuple[torch.Tensor, torch.Tensor]:
+    """A deferred tensor, and an ordinary one with the same values and strides."""
+    late = Recipe(Chain.whole(File(FILE, (WIDTH, HEIGHT)), "RGB"), store, "CHW").tensor()
+    assert late is not None
+    ordinary = torch.from_numpy(PIXELS.copy()).permute(2, 0, 1)
+    return late, ordinary if store.rows_of_pixels else ordinary.contiguous()
+
+
+sizes = st.integers(2, 70)
+modes = st.sampled_from(MODES)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """A function that may be called with an image of any size from 2 × 2 on, and its name."""
+    name = draw(st.sampled_from(("resize", "shorter", "resized_crop", "crop", "flip", "levels", "add")))
+    if name == "resize":
+        size, mode = [draw(sizes), draw(sizes)], draw(modes)
+        return name, lambda x: F.resize(x, size, mode)
+    if name == "shorter":
+        edge, mode = draw(sizes), draw(modes)
+        limit = draw(st.none() | st.integers(edge + 1, 90))
+        return name, lambda x: F.resize(x, [edge], mode, max_size=limit)
+    if name == "resized_crop":
+        size, mode, share = [draw(sizes), draw(sizes)], draw(modes), draw(st.floats(0, 1))
+
+        def crop_and_resize(x: Any) -> Any:
+            height, width = F.get_size(x)
+            rows, columns = max(2, int(height * share)), max(2, int(width * (1 - share / 2)))
+            return F.resized_crop(x, height - rows, (width - columns) // 2, rows, columns, size, mode)
+
+        return name, crop_and_resize
+    if name == "crop":
+        size, center = [draw(sizes), draw(sizes)], draw(st.booleans())
+        return name, lambda x: F.center_crop(x, size) if center else F.crop(x, 1, 2, *size)
+    if name == "flip":
+        return name, draw(st.sampled_from((F.horizontal_flip, F.vertical_flip)))
+    if name == "levels":
+        dtype = draw(st.sampled_from((torch.float32, torch.float16, torch.bfloat16, torch.float64)))
+        mean = draw(st.lists(st.floats(-1, 1), min_size=3, max_size=3))
+        return name, lambda x: F.normalize(F.to_dtype(x, dtype, scale=True), mean, [0.25, 0.5, 2.0])
+    return name, lambda x: x + 1  # which isn't recorded
+
+
+def after(x: Any, chain: list[Step]) -> Any:
+    """`x` after all steps, or the error of one of them."""
+    try:
+        for _, step in chain:
+            x = step(x)
+    except RuntimeError as error:  # such as a size of 0
+        return str(error)
+    return x
+
+
+@given(
+    st.sampled_from(STORES),
+    st.lists(steps(), min_size=1, max_size=5),
+    st.sampled_from(("tensor", "image", "batch")),
+)
+def test_chains_of_functions_give_what_they_give_on_ordinary_tensors(
+    store: Store, chain: list[Step], kind: str
+) -> None:
+    late, ordinary = pair(store)
+    both: list[Any] = [late, ordinary]
+    if kind == "image":
+        both = [tv_tensors.Image(each) for each in both]
+    elif kind == "batch":
+        both = [each.unsqueeze(0) for each in both]
+    ours, theirs = (after(x, chain) for x in both)
+    if isinstance(theirs, str):
+        assert ours == theirs
+        return
+    assert type(ours) is type(theirs)
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    if min(ours.shape[-2:]) > 1:
+        assert ours.stride()[-3:] == theirs.stride()[-3:]
+    assert torch.equal(ours.as_subclass(torch.Tensor), theirs.as_subclass(torch.Tensor))
+
+
+def test_a_preset_for_evaluation_leaves_a_deferred_tensor() -> None:
+    late, ordinary = pair(STORES[0])
+
+    def preset(x: Any) -> Any:
+        x = F.resize(x, [40], InterpolationMode.BILINEAR, antialias=True)
+        x = F.center_crop(x, [32])
+        x = F.to_dtype(x, torch.float32, scale=True)
+        return F.normalize(x, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+    result = preset(late)
+    assert recipe_of(result) is not None
+    assert torch.equal(result, preset(ordinary))
+
+
+def test_a_tensor_that_was_changed_is_not_taken_for_its_file() -> None:
+    late, ordinary = pair(STORES[0])
+    for x in (late, ordinary):
+        x[:, 3:9, 5:20] = 7
+    assert torch.equal(F.resize(late, [20, 30]), F.resize(ordinary, [20, 30]))
+    assert torch.equal(F.horizontal_flip(late), F.horizontal_flip(ordinary))
+
+
+def test_changes_of_a_tensor_do_not_change_what_was_made_of_it_before() -> None:
+    late, ordinary = pair(STORES[0])
+    smaller = F.resize(late, [20, 30])
+    late.zero_()
+    assert torch.equal(smaller, F.resize(ordinary, [20, 30]))
+
+
+def test_in_place_steps_change_the_tensor_itself() -> None:
+    late, ordinary = pair(STORES[0])
+    results = []
+    for x in (late, ordinary):
+        values = F.to_dtype(x, torch.float32, scale=True)
+        F.normalize(values, [0.5] * 3, [0.5] * 3, inplace=True)
+        results.append(values)
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.resize(x, [0, 5]),
+        lambda x: F.resize(x, [9], max_size=5),
+        lambda x: F.normalize(x, [0.5], [0.5]),
+        lambda x: F.normalize(F.to_dtype(x, torch.float32), [0.5] * 3, [0.0] * 3),
+        lambda x: F.normalize(F.to_dtype(x, torch.float32), [0.5] * 2, [0.5] * 2),
+    ],
+)
+def test_wrong_arguments_raise_the_same_error(call: Callable[[Any], Any]) -> None:
+    errors = []
+    for x in pair(STORES[0]):
+        with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+            call(x)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
