@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -202,20 +202,20 @@ class DataLoader(TorchDataLoader[T_co]):
         self._warned = False
         self._advised = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            _workers(num_workers, dataset),
-            collate_fn,
-            _pin(pin_memory),
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
+        super().__init__(  # by name: Lightning notes how torch's class is called, and calls this one so
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=_workers(num_workers, dataset),
+            collate_fn=collate_fn,
+            pin_memory=_pin(pin_memory),
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
             prefetch_factor=None if left_open else prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
@@ -534,6 +534,9 @@ class ReplacingDataLoader(DataLoader[T_co]):
     as it does in torch, since the program was written for that.
     """
 
+    @wraps(
+        DataLoader.__init__
+    )  # Lightning creates loaders anew, with arguments by the names in the signature
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if isinstance(self.num_workers, LeftOpen) and self.num_workers and self.plan().runs_python:

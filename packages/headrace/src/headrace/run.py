@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
+import functools
 import itertools
 import linecache
 import os
@@ -48,7 +49,8 @@ class Place(NamedTuple):
     @property
     def in_library(self) -> bool:
         """True if the line belongs to an installed package."""
-        return self.file.startswith(LIBRARIES)
+        parts = self.file.split(os.sep)
+        return self.file.startswith(LIBRARIES) or "site-packages" in parts or "dist-packages" in parts
 
 
 @dataclass
@@ -126,7 +128,8 @@ class Report:
 
     def write(self) -> None:
         """Writes the report to standard error, as the process ends."""
-        if os.getpid() != self.process or os.environ.get("RANK", "0") != "0":
+        rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")  # Lightning sets the latter alone
+        if os.getpid() != self.process or rank not in (None, "0"):
             return
         lines = []
         if os.environ.get(replacement.VARIABLE) == REPORT:
@@ -155,8 +158,9 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
 
     report = Report()
 
+    @functools.wraps(headrace.loader.DataLoader.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.place = _place()
+        self.place = _place(self)
         self.arguments = args, kwargs
         self._passes = 0  # epochs that have begun; of those of one batch, that have ended
         super().__init__(*args, **kwargs)
@@ -236,10 +240,14 @@ class Rate:
             self.seconds += time.perf_counter() - started
 
 
-def _place() -> Place:
-    """The innermost line that is neither Headrace's nor torch's."""
+def _place(loader: Any = None) -> Place:
+    """The innermost line that is neither Headrace's nor torch's, nor in a function that creates `loader`."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("headrace", "torch"):
+    while frame.f_back:
+        own = frame.f_globals.get("__name__", "").split(".")[0] in ("headrace", "torch")
+        first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+        if not own and (loader is None or first is not loader):  # Lightning wraps the constructor
+            break
         frame = frame.f_back
     return Place(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
 

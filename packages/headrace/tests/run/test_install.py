@@ -106,3 +106,25 @@ def test_pickled_loaders_of_torch_stay_loaders_of_torch(cls: str) -> None:
         assert sum(len(batch) for batch in loader) == 10
         """
     )
+
+
+def test_loaders_can_be_created_anew_with_the_arguments_that_torchs_class_got() -> None:
+    """Lightning notes them, and gives them to the loader's own class beside a sampler for its ranks."""
+    run(
+        """
+        import inspect
+        noted, init = [], DataLoader.__init__
+
+        def noting(loader, *args, **kwargs):
+            noted.append((args, kwargs))
+            init(loader, *args, **kwargs)
+
+        DataLoader.__init__ = noting
+        headrace.install()
+        loader = DataLoader(Numbers(), 4, False)
+        (args, kwargs), = noted
+        other = type(loader)(*args, **{**kwargs, "sampler": [5, 4, 3]})
+        assert [batch.tolist() for batch in other] == [[5, 4, 3]]
+        assert "sampler" in inspect.signature(type(loader).__init__).parameters
+        """
+    )
