@@ -328,7 +328,8 @@ std::optional<Stack> shapes_of(const Call& call, const Stack& arguments) {
 void fill_from(const std::vector<Tensor>& to, const IValue& value) {
     const std::vector<Tensor> from = tensors_in(value);
     for (size_t i = 0; i < to.size(); ++i) {
-        if (to[i].defined()) to[i].copy_(from.at(i));
+        // The statistics that a normalization kept for a backward pass that won't come are empty on the CPU.
+        if (to[i].defined() && from.at(i).numel() > 0) to[i].copy_(from.at(i));
     }
 }
 

@@ -53,7 +53,7 @@ Errors& errors() {
 
 void report(const std::string& text) {
     std::lock_guard lock(errors().mutex);
-    if (errors().first.empty()) errors().first = text;
+    if (errors().first.empty()) errors().first = text.substr(0, text.find("\nException raised"));
 }
 
 // Never destroyed: threads may be waiting in it when the process ends.

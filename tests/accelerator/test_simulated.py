@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import accelerator
+from accelerator import hazards
 from support.python import run_python
 
 ROOT = Path(__file__).parents[2]
@@ -41,3 +42,16 @@ def test_the_tests_of_accelerators() -> None:
 @pytest.mark.timeout(3600)
 def test_the_tests_of_accelerators_with_many_delays() -> None:
     run_tests("gpu", 1000)
+
+
+def test_the_table_of_rules_is_that_of_the_script() -> None:
+    text = (ROOT / "docs/hazards.md").read_text()
+    assert "\n".join(["-->", *hazards.table(), "<!-- end of table -->"]) in text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rule", hazards.RULES, ids=lambda rule: rule.text)
+def test_a_test_fails_without_the_rule(rule: hazards.Rule) -> None:
+    assert hazards.passes(rule, removed=False)
+    assert not hazards.passes(rule, removed=True)

@@ -1,9 +1,11 @@
-"""Processes of a session."""
+"""Processes of a session, and forks."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def processes_of(session: int) -> list[int]:
@@ -19,3 +21,15 @@ def processes_of(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(int(entry))
     return found
+
+
+def exit_of_fork(work: Callable[[], Any]) -> int:
+    """Does `work` in a fork of this process, and returns its exit code: 1 if `work` raised an exception."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -245,8 +245,8 @@ class Trainer:
     def _save(self, name: str) -> None:
         """Writes a checkpoint; all ranks take part, rank 0 writes."""
         random = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.device.type not in ("cpu", "mps"):
+            random[self.device.type] = torch.get_device_module(self.device).get_rng_state(self.device)
         by_rank: list[Any] = [random] * self.ranks
         if dist.is_initialized():
             dist.all_gather_object(by_rank, random)
@@ -273,8 +273,8 @@ class Trainer:
             return
         random = state["random"][self.rank]
         torch.set_rng_state(random["cpu"])
-        if self.device.type == "cuda" and "cuda" in random:
-            torch.cuda.set_rng_state(random["cuda"], self.device)
+        if self.device.type in random and self.device.type != "cpu":
+            torch.get_device_module(self.device).set_rng_state(random[self.device.type], self.device)
 
     def _parts(self) -> dict[str, Any]:
         """The parts whose states a checkpoint holds."""

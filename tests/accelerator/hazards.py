@@ -1,0 +1,199 @@
+"""Removes each line that docs/hazards.md names, and shows the test that fails without it.
+
+    python tests/accelerator/hazards.py [--run]
+
+Without `--run` it prints the table of docs/hazards.md alone; with it each test is run with the line and
+without. The files stay as they are: a changed module is made in the memory of the test's process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.python import run_python  # noqa: E402
+
+FEED = "tests/accelerator/test_on_feed.py"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, the code that keeps it, and what is there without it.
+
+    Args:
+        section: of docs/hazards.md.
+        text: the rule in a few words.
+        code: in `module`, once.
+        without: takes the place of `code`.
+        test: fails without it: a name in test_on_feed.py, with the parameter that is meant.
+    """
+
+    section: int
+    text: str
+    code: str
+    without: str
+    test: str
+    module: str = "device.prefetcher"
+
+
+WHOLE = "test_values_arrive_whole"
+RULES = [
+    Rule(
+        1,
+        "host tensors live until their copies are over",
+        "_Flight(kept, ",
+        "_Flight(None, ",
+        f"{WHOLE}[tensor]",
+    ),
+    Rule(
+        1,
+        "they are let go of only after the event",
+        "while self._flights and self._flights[0].end.query():",
+        "while self._flights:",
+        f"{WHOLE}[tensor]",
+    ),
+    Rule(
+        1,
+        "`close` waits for copies",
+        "flight.end.synchronize()",
+        "pass",
+        "test_a_closed_feed_reads_no_host_memory",
+    ),
+    Rule(
+        1,
+        "what objects hold is noted before they move in place",
+        "kept = [*leaves(batch), *tensors(batch)]",
+        "kept = list(leaves(batch))",
+        f"{WHOLE}[in place]",
+    ),
+    Rule(2, "the consumer's stream waits", "stream.wait_event(sent.ready)", "pass", f"{WHOLE}[tensor]"),
+    Rule(
+        2,
+        "it waits for `prepare`, too",
+        "sent.ready = self._event()\n                sent.ready.record()",
+        "pass",
+        f"{WHOLE}[prepared]",
+    ),
+    Rule(
+        3,
+        "use is recorded on the consumer's stream",
+        "each.record_stream(stream)",
+        "pass",
+        f"{WHOLE}[tensor]",
+    ),
+    Rule(
+        3,
+        "what `prepare` returns is recorded",
+        "sent.made += self._made_since(kept, sent.data)",
+        "sent.made += [] if self._prepare else self._made_since(kept, sent.data)",
+        f"{WHOLE}[prepared]",
+    ),
+    Rule(
+        3,
+        "objects that move themselves are recorded",
+        "sent.made.append(moved)",
+        "pass",
+        f"{WHOLE}[recorded]",
+    ),
+    Rule(
+        3,
+        "what can't be recorded is copied on the consumer's stream",
+        'elif hasattr(leaf, "record_stream") or _shows_its_tensors(leaf):',
+        "else:",
+        f"{WHOLE}[opaque]",
+    ),
+    Rule(
+        3,
+        "then, too, host tensors live until their copies are over",
+        "_Flight(sent.late, None, end)",
+        "_Flight(None, None, end)",
+        f"{WHOLE}[opaque]",
+    ),
+    Rule(
+        5,
+        "the side stream waits for tensors of others that `prepare` may read",
+        "self._stream.wait_stream(user)",
+        "pass",
+        f"{WHOLE}[there, prepared]",
+    ),
+    Rule(
+        5,
+        "and their use there is recorded",
+        "tensor.record_stream(self._stream)",
+        "pass",
+        f"{WHOLE}[there, prepared]",
+    ),
+    Rule(
+        5,
+        "a forked process is refused",
+        "if _torch_compat.was_forked_in_use(_module(asked)):",
+        "if False:",
+        "test_a_feed_in_a_fork_says_what_to_do",
+        "device.place",
+    ),
+]
+
+PROGRAM = """
+import importlib.util, pathlib, sys
+import pytest
+
+name, code, without, selected, *options = sys.argv[1:]
+spec = importlib.util.find_spec(name)
+text = pathlib.Path(spec.origin).read_text()
+assert text.count(code) == 1, f"{text.count(code)} times in {name}: {code}"
+sys.modules[name] = module = importlib.util.module_from_spec(spec)
+exec(compile(text.replace(code, without), spec.origin, "exec"), module.__dict__)
+test, _, parameter = selected.partition("[")
+
+class Chosen:
+    def pytest_collection_modifyitems(self, items):
+        items[:] = [item for item in items if item.originalname == test and parameter[:-1] in item.name]
+        assert items
+
+options += ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "gpu"]
+sys.exit(pytest.main(options, plugins=[Chosen()]))
+"""
+
+
+def passes(rule: Rule, *, removed: bool, seeds: int = 20) -> bool:
+    """Returns whether the rule's test passes, with its code or without."""
+    env = os.environ | {"HEADRACE_ACCELERATOR": "simulated", "HEADRACE_SEEDS": str(seeds)}
+    options = ["--rootdir", ROOT, "-c", ROOT / "pyproject.toml", ROOT / FEED]
+    without = rule.without if removed else rule.code
+    arguments = [f"headrace.{rule.module}", rule.code, without, rule.test, *options]
+    done = run_python(PROGRAM, *arguments, env=env, fresh=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{rule.test} could not be run: {done.stdout}{done.stderr}")
+    return done.returncode == 0
+
+
+def table() -> list[str]:
+    """The table of docs/hazards.md."""
+    lines = ["| section | rule | code that keeps it | test that fails without |", "|---|---|---|---|"]
+    for rule in RULES:
+        code = " ".join(rule.code.split())
+        lines.append(f"| {rule.section} | {rule.text} | `{code}` | `{rule.test}` |")
+    return lines
+
+
+def main() -> None:
+    if "--run" not in sys.argv:
+        print("\n".join(table()))
+        return
+    kept = 0
+    for rule in RULES:
+        with_it, without = passes(rule, removed=False), passes(rule, removed=True)
+        kept += with_it and not without
+        said = f"{'passes' if with_it else 'FAILS '} with it, {'PASSES' if without else 'fails '} without"
+        print(f"{said}: {rule.text}")
+    print(f"{kept} of {len(RULES)} rules have a test that fails without them")
+    sys.exit(kept < len(RULES))
+
+
+if __name__ == "__main__":
+    main()
