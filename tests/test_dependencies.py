@@ -14,7 +14,7 @@ from support.python import run_python
 
 # Everything that an extra brings.
 OPTIONAL = (
-    *("jinja2", "lmdb", "msgpack", "obstore", "prometheus_client", "psutil", "py_spy", "pyarrow", "pynvml"),
+    *("jinja2", "lmdb", "msgpack", "obstore", "prometheus_client", "psutil", "py_spy", "pyarrow"),
     *("ray", "rich", "scipy", "tensorboard", "timm", "typer"),
 )
 
@@ -34,7 +34,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL
 
 
 SKIPPED = re.compile(r'(?:importorskip|integration)\(\s*"(\w+)')
-DISTRIBUTIONS = {"pynvml": "nvidia_ml_py", "yaml": "pyyaml"}  # where the name to import is another one
+DISTRIBUTIONS = {"yaml": "pyyaml"}  # where the name to import is another one
 
 
 def run_without_extras(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

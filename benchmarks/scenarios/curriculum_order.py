@@ -5,7 +5,7 @@ Fix: weigh only those that the epoch takes.
 """
 
 # expected: sampler
-# names: sampler
+# names: Curriculum
 
 import argparse
 import time

@@ -52,9 +52,7 @@ def machine() -> Checkup:
     )
 
 
-def timeline(
-    count: int, wait: float, compute: float, gpu: bool
-) -> tuple[tuple[Step, ...], tuple[Usage, ...]]:
+def timeline(count: int, wait: float, compute: float) -> tuple[tuple[Step, ...], tuple[Usage, ...]]:
     """Steps of both phases and the machine's use each 250 ms; every 97th step waits ten times as long."""
     steps: list[Step] = []
     now = 6.0
@@ -71,18 +69,16 @@ def timeline(
         phase = next(
             (s.phase for s in reversed(steps) if s.start <= time < now), "supply" if time > now else ""
         )
-        busy = {"actual": (4.1, 0.28), "demand": (1.0, 0.97), "supply": (4.2, 0.0), "": (1.2, 0.0)}[phase]
+        busy = {"actual": 4.1, "demand": 1.0, "supply": 4.2, "": 1.2}[phase]
         grown = int(min(1.0, time / 30) * GB)
         usage.append(
             Usage(
                 time,
                 phase,
-                cpu=busy[0] + 0.3 * math.sin(tick / 3),
+                cpu=busy + 0.3 * math.sin(tick / 3),
                 disk_read=84e6 * (1 + math.sin(tick / 7)) if phase in ("actual", "supply") else 0.0,
                 memory=6 * GB + grown,
                 workers_memory=3 * GB + grown,
-                gpu=min(1.0, abs(busy[1] + 0.02 * math.sin(tick))) if gpu else None,
-                gpu_memory=21 * GB if gpu else None,
             )
         )
     return tuple(steps), tuple(usage)
@@ -90,7 +86,7 @@ def timeline(
 
 def input_bound() -> Diagnosis:
     """Decoding starves a GPU; 2,000 steps were watched."""
-    steps, usage = timeline(2000, wait=0.107, compute=0.049, gpu=True)
+    steps, usage = timeline(2000, wait=0.107, compute=0.049)
     return Diagnosis(
         command=(
             "python",
@@ -199,7 +195,7 @@ def input_bound() -> Diagnosis:
 
 def healthy() -> Diagnosis:
     """The step is the limit."""
-    steps, usage = timeline(120, wait=0.0003, compute=0.21, gpu=True)
+    steps, usage = timeline(120, wait=0.0003, compute=0.21)
     return Diagnosis(
         command=("python", "-m", "vit.train"),
         loader="DataLoader(PackedDataset, batch_size=256, num_workers=8)",
@@ -233,7 +229,7 @@ def healthy() -> Diagnosis:
 
 def cpu_only() -> Diagnosis:
     """No GPU; the step's own threads fight with the workers."""
-    steps, usage = timeline(75, wait=0.04, compute=0.3, gpu=False)
+    steps, usage = timeline(75, wait=0.04, compute=0.3)
     return Diagnosis(
         command=("python", "fit.py"),
         loader="DataLoader(CIFAR10, batch_size=128, num_workers=2)",
@@ -294,7 +290,7 @@ HOSTILE = (
 
 def hostile() -> Diagnosis:
     """Everything that a user can name is named to break a page or a terminal."""
-    steps, usage = timeline(40, wait=0.1, compute=0.1, gpu=True)
+    steps, usage = timeline(40, wait=0.1, compute=0.1)
     return Diagnosis(
         command=("python", HOSTILE),
         loader=HOSTILE,

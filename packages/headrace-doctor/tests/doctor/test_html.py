@@ -97,11 +97,10 @@ def test_names_in_attributes_stay_there() -> None:
 
 def test_sections_are_there_where_there_is_something_to_say() -> None:
     full, bare = (Page(render_html(d)) for d in (records.input_bound(), records.empty()))
-    for heading in ("What to change", "How it was measured", "Over time", "Memory", "GPU memory", "Notes"):
+    for heading in ("What to change", "How it was measured", "Over time", "Memory", "Notes"):
         assert heading in full.text
     for heading in ("What to change", "Over time", "Memory"):
         assert heading not in bare.text
-    assert "GPU" not in Page(render_html(records.cpu_only())).text.replace("No GPU was found", "")
 
 
 def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
@@ -142,11 +141,11 @@ def drawn(page: Page) -> list[str]:
 
 
 def test_many_steps_stay_light() -> None:
-    steps, usage = records.timeline(5_000, wait=0.1, compute=0.05, gpu=True)
+    steps, usage = records.timeline(5_000, wait=0.1, compute=0.05)
     html = render_html(replace(records.input_bound(), steps=steps, usage=usage))
     page = Page(html)
     assert len(html) - len(page.raw["script"][0]) < 250_000
-    assert len(drawn(page)) == 8
+    assert len(drawn(page)) == 6
     assert all(10 < points.count(",") <= 603 for points in drawn(page))
 
 
@@ -158,7 +157,7 @@ def test_a_few_long_steps_dont_flatten_the_others() -> None:
 
 
 def test_extreme_values_are_drawn_without_nonsense() -> None:
-    usage = tuple(Usage(float(n), "actual", 0.0, 0.0, 0, 0, 0.0, 0) for n in range(3))
+    usage = tuple(Usage(float(n), "actual", 0.0, 0.0, 0, 0) for n in range(3))
     steps = (Step("actual", 0.0, 0.0, 0.0),)
     stages = tuple(
         replace(stage, samples_per_second=value)

@@ -14,8 +14,7 @@ import pytest
 
 from headrace_doctor.measure import outside as module
 from headrace_doctor.measure import processes
-from headrace_doctor.measure.nvml import Gpu
-from headrace_doctor.measure.outside import Outside, busiest_gpu, own_memory
+from headrace_doctor.measure.outside import Outside, own_memory
 from headrace_doctor.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
@@ -79,15 +78,6 @@ def test_only_cores_that_may_be_used_are_counted_as_busy(monkeypatch: pytest.Mon
     assert processes.busy_seconds() == 10 + 30 + 2 * 1.5
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {60, 61, 62, 63}, raising=False)
     assert processes.busy_seconds() == 60 + 4 * 1.5
-
-
-def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = (Gpu(10, 0.9, (1,)), Gpu(20, 0.4, (7, 8)))
-    monkeypatch.setattr(module, "gpus", lambda: looks)
-    assert busiest_gpu({7}) == (0.4, 20)
-    assert busiest_gpu({99}) == (0.9, 10)  # nobody knows whose they are
-    monkeypatch.setattr(module, "gpus", tuple)
-    assert busiest_gpu({7}) == (None, None)
 
 
 def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

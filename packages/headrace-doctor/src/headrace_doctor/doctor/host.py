@@ -162,7 +162,7 @@ def torch_finding(build: TorchBuild, gpus: int) -> Finding:
 
     Args:
         build: the installed torch.
-        gpus: number of GPUs that NVML knows.
+        gpus: number of NVIDIA GPUs that the system has device files for.
     """
     name, details = "torch", {**asdict(build), "gpus": gpus}
     if build.accelerator:

@@ -122,7 +122,7 @@ def charts(diagnosis: Diagnosis) -> list[Chart]:
         return [Chart(heading, note, label, start, end, drawn, bands)]
 
     def used(name: str) -> Points:
-        return [(u.time, float(value)) for u in diagnosis.usage if (value := getattr(u, name)) is not None]
+        return [(one.time, float(getattr(one, name))) for one in diagnosis.usage]
 
     steps = diagnosis.steps
     whole = [(step.start, step.wait + step.compute) for step in steps]
@@ -133,11 +133,9 @@ def charts(diagnosis: Diagnosis) -> list[Chart]:
     processes = {"all_processes": used("memory"), "workers": used("workers_memory")}
     return [
         *chart("Steps", waited, "ms", 1e-3, usual or math.inf, step=whole, waiting=waits),
-        *chart("GPU", "busy, by NVML", "%", 0.01, 1.0, busy=used("gpu")),
         *chart("CPU", f"of {diagnosis.cores} cores", "cores", 1, math.inf, used=used("cpu")),
         *chart("Disk", "read, page cache left out", "MB/s", 1e6, math.inf, read=used("disk_read")),
         *chart("Memory", "resident", "GB", 1e9, math.inf, **processes),
-        *chart("GPU memory", "used", "GB", 1e9, math.inf, used=used("gpu_memory")),
     ]
 
 

@@ -197,8 +197,6 @@ class Usage:
         disk_read: bytes per second that its processes had read from storage, not from the page cache.
         memory: bytes resident (USS) of all of them.
         workers_memory: bytes (USS) of the workers alone.
-        gpu: 0 to 1, by NVML, or None without a GPU.
-        gpu_memory: bytes, or None without a GPU.
     """
 
     time: float
@@ -207,8 +205,6 @@ class Usage:
     disk_read: float
     memory: int
     workers_memory: int
-    gpu: float | None = None
-    gpu_memory: int | None = None
 
 
 @dataclass(frozen=True)

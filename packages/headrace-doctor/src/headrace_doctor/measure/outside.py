@@ -1,4 +1,4 @@
-"""Watches a process and its children from outside, every second: processors, storage, memory, GPUs."""
+"""Watches a process and its children from outside, every second: processors, storage, memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 
 from headrace_doctor.machine import available_memory, shared_memory
-from headrace_doctor.measure.nvml import gpus
 from headrace_doctor.measure.processes import ProcessLook, family, own_memory
 from headrace_doctor.measure.sampler import read_phase
 
@@ -36,7 +35,6 @@ class Outside:
     def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
         self._root, self._folder = psutil.Process(pid), folder
         self._progress, self._phase = progress, ""
-        self._gpus = bool(gpus())
         self._rows: list[dict[str, Any]] = []
         self._own: dict[int, int] = {}  # bytes of each process's own
         self._before: tuple[float, float, int] | None = None
@@ -78,7 +76,6 @@ class Outside:
         if (space := shared_memory()) is not None:
             least = min(self.memory["shm_free"] or space.free, space.free)
             self.memory |= {"shm_total": space.total, "shm_free": least}
-        gpu, gpu_memory = busiest_gpu(set(processes)) if self._gpus else (None, None)
         if self._before is not None:
             then, cpu_then, read_then = self._before
             self._rows.append(
@@ -90,17 +87,6 @@ class Outside:
                     "disk_read": max(0, read - read_then) / (clock - then),
                     "memory": memory,
                     "workers_memory": memory - self._own[self._root.pid],
-                    "gpu": gpu,
-                    "gpu_memory": gpu_memory,
                 }
             )
         self._before = clock, cpu, read
-
-
-def busiest_gpu(pids: set[int]) -> tuple[float | None, int | None]:
-    """The load, 0 to 1, and the bytes used, of the busiest of these processes' GPUs; of all GPUs if none is
-    known to be theirs, as in a container."""
-    every = gpus()
-    theirs = [gpu for gpu in every if pids & set(gpu.pids)] or list(every)
-    busiest = max(theirs, key=lambda gpu: gpu.busy, default=None)
-    return (None, None) if busiest is None else (busiest.busy, busiest.memory_used)
