@@ -478,8 +478,8 @@ class DataLoader(TorchDataLoader[T_co]):
     def _generators(self) -> list[torch.Generator]:
         """The generators that the user's sampler may draw from besides torch's default one."""
         holders = [self, self.sampler, *wrapped_samplers(self.batch_sampler)]
-        found = [getattr(holder, "generator", None) for holder in holders]
-        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+        generators = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(g): g for g in generators if isinstance(g, torch.Generator)}.values())
 
     def _dataset_identity(self) -> str:
         if self._identity is None:

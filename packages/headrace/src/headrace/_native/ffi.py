@@ -51,11 +51,11 @@ def _load() -> Any:
             " libwebp7, libwebpdemux2), or the package was built on another kind of machine. Reinstall it:"
             " pip install --force-reinstall --no-cache-dir headrace."
         ) from error
-    found = lib.hr_abi_version()
-    if found != abi.ABI_VERSION:
+    version = lib.hr_abi_version()
+    if version != abi.ABI_VERSION:
         raise NativeError(
             f"The native library {path} and the Python files in {Path(__file__).parents[1]} are of different"
-            f" builds (interface {found} and {abi.ABI_VERSION}): reinstall headrace (pip install .)."
+            f" builds (interface {version} and {abi.ABI_VERSION}): reinstall headrace (pip install .)."
         )
     for name, (restype, argtypes) in abi.FUNCTIONS.items():
         function = getattr(lib, name)
@@ -140,10 +140,10 @@ def op_names() -> tuple[str, ...]:
 
 @cache
 def _op_id(name: str) -> int:
-    found: int = library().hr_op_id(name.encode())
-    if found < 0:
+    number: int = library().hr_op_id(name.encode())
+    if number < 0:
         raise NativeError(f"The native library has no op {name!r}: reinstall headrace.")
-    return found
+    return number
 
 
 def op(

@@ -35,11 +35,12 @@ def index(
         from headrace.sources.tar_index import LMDB_FILE
 
         if path.is_file() or any(path.glob("*.tar")) or (path / LMDB_FILE).is_file():
-            found, kind = build_shard_index(path, workers=workers, progress=progress), "samples"
+            summary, kind = build_shard_index(path, workers=workers, progress=progress), "samples"
         else:
-            found = build_entry_index(path, workers=workers, every=every, progress=progress)
-            kind = f"files ({found.reused:,} reused)"
+            summary = build_entry_index(path, workers=workers, every=every, progress=progress)
+            kind = f"files ({summary.reused:,} reused)"
     typer.echo(
-        f"{found.path}: {found.indexed:,} of {found.samples:,} {kind} have entry points,"
-        f" {found.index_bytes / 1e6:,.1f} MB, {found.index_bytes / max(1, found.data_bytes):.1%} of the data"
+        f"{summary.path}: {summary.indexed:,} of {summary.samples:,} {kind} have entry points,"
+        f" {summary.index_bytes / 1e6:,.1f} MB, {summary.index_bytes / max(1, summary.data_bytes):.1%} of the"
+        " data"
     )

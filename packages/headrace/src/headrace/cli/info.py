@@ -31,33 +31,33 @@ def info(
     with failing("info", Console(stderr=True)):
         from headrace.packs.info import info as run
 
-        found = run(pack)
-    if not give_json({**asdict(found), "path": str(found.path)}, json_file):
+        contents = run(pack)
+    if not give_json({**asdict(contents), "path": str(contents.path)}, json_file):
         return
     console = Console(highlight=False, soft_wrap=True)
-    for name, value in _facts(found):
+    for name, value in _facts(contents):
         console.print(printable(f"{name:<16} {value}"), markup=False)
-    _print_histogram(console, "longer side, pixels", found.sides)
-    _print_histogram(console, "image, bytes", found.sizes)
-    for key, why in found.made.get("kept", ()):
+    _print_histogram(console, "longer side, pixels", contents.sides)
+    _print_histogram(console, "image, bytes", contents.sizes)
+    for key, why in contents.made.get("kept", ()):
         console.print(printable(f"kept unchanged: {key}: {why}"), markup=False)
 
 
-def _facts(found: PackInfo) -> list[tuple[str, str]]:
+def _facts(contents: PackInfo) -> list[tuple[str, str]]:
     from headrace._native.decoders import missing_formats
 
-    formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in found.formats)
-    options = sorted((name, value) for name, value in found.made.items() if name not in NOT_OPTIONS)
+    formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in contents.formats)
+    options = sorted((name, value) for name, value in contents.made.items() if name not in NOT_OPTIONS)
     made = ", ".join(f"{name}={value}" for name, value in options if value not in (None, False))
-    overhead = (found.shard_bytes + found.index_bytes) / max(1, found.image_bytes) - 1
+    overhead = (contents.shard_bytes + contents.index_bytes) / max(1, contents.image_bytes) - 1
     return [
-        ("samples", f"{found.samples:,} ({found.labelled:,} with a label)"),
-        ("classes", f"{len(found.classes):,}" if found.classes else "unknown"),
-        ("shards", f"{found.shards:,} ({found.kind})"),
-        ("bytes", f"{found.shard_bytes:,}, and {found.index_bytes:,} of the index"),
-        ("of images", f"{found.image_bytes:,} (the pack is {overhead:+.1%})"),
+        ("samples", f"{contents.samples:,} ({contents.labelled:,} with a label)"),
+        ("classes", f"{len(contents.classes):,}" if contents.classes else "unknown"),
+        ("shards", f"{contents.shards:,} ({contents.kind})"),
+        ("bytes", f"{contents.shard_bytes:,}, and {contents.index_bytes:,} of the index"),
+        ("of images", f"{contents.image_bytes:,} (the pack is {overhead:+.1%})"),
         ("formats", f"{formats}; {missing}" if (missing := missing_formats()) else formats),
-        ("entry points", f"{found.with_entries:,} samples"),
+        ("entry points", f"{contents.with_entries:,} samples"),
         ("made", made),
     ]
 

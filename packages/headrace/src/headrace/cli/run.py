@@ -70,7 +70,7 @@ def _program(command: list[str], module: bool) -> list[str]:
         return [sys.executable, "-m", *command]
     if Path(command[0]).is_file() and (command[0].endswith(".py") or not os.access(command[0], os.X_OK)):
         return [sys.executable, *command]
-    found = shutil.which(command[0])
-    if found is None:
+    program = shutil.which(command[0])
+    if program is None:
         raise typer.BadParameter(f"{command[0]} is neither a file nor a program; for a module give -m.")
-    return [found, *command[1:]]
+    return [program, *command[1:]]

@@ -135,12 +135,12 @@ def _answer(connection: socket.socket) -> None:
 
 def _snapshot() -> Json:
     environment = {name.lower(): os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    found = []
+    entries = []
     for number, reference, figures in list(_loaders.values()):
         loader = reference()
         if loader is not None:
-            found.append({"number": number, **figures(loader)})
-    return {"format": FORMAT, "clock": time.perf_counter(), **environment, "loaders": found}
+            entries.append({"number": number, **figures(loader)})
+    return {"format": FORMAT, "clock": time.perf_counter(), **environment, "loaders": entries}
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -193,13 +193,13 @@ class Job:
             return None
         if not line.endswith(b"\n"):
             return None
-        said: Json = json.loads(line)
-        if said.get("format") != FORMAT:
+        content: Json = json.loads(line)
+        if content.get("format") != FORMAT:
             raise ConfigError(
                 f"process {self.pid} runs another version of Headrace, whose figures this one doesn't know."
                 " Use the headrace command of its own environment."
             )
-        return said
+        return content
 
 
 def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
@@ -212,7 +212,7 @@ def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
     fields = [line.split() for line in SOCKETS.read_text().splitlines()]
     # Connections that were accepted bear the name of the socket that listens.
     names = {field[-1].replace("@", "\0", 1) for field in fields if field and field[-1].startswith(own)}
-    found = [known[name] for name in names & known.keys()]
+    current = [known[name] for name in names & known.keys()]
     for name in names - known.keys():
         try:
             with _connected(name) as connection:
@@ -220,8 +220,8 @@ def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
         except OSError:
             continue  # it has ended just now
         if uid == os.geteuid() and pid:
-            found.append(Job(pid, name))
-    return sorted(found, key=lambda job: job.pid)
+            current.append(Job(pid, name))
+    return sorted(current, key=lambda job: job.pid)
 
 
 def _connected(name: str) -> socket.socket:

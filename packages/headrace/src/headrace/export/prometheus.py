@@ -36,8 +36,8 @@ def _failed(stats: LoaderStats) -> dict[str, float]:
 COUNTERS: tuple[Scalar, ...] = (
     ("batches", "Batches that the training loop received.", lambda s: s.batches),
     ("samples", "Samples that the training loop received.", lambda s: s.samples),
-    ("epochs_begun", "Epochs that were begun.", lambda s: s.epochs_begun),
-    ("startup_seconds", "From the beginnings of epochs to their first batches.", lambda s: s.startup_seconds),
+    ("epochs_begun", "Epochs that were started.", lambda s: s.epochs_begun),
+    ("startup_seconds", "From the starts of epochs to their first batches.", lambda s: s.startup_seconds),
     ("stale_entries", "Samples whose file has changed since headrace index.", lambda s: s.stale_entries),
     ("remote_fetched_bytes", "Bytes that requests to stores brought.", _remote("bytes_fetched")),
     ("remote_requests", "Requests to stores that succeeded.", _remote("requests")),
@@ -58,7 +58,7 @@ GAUGES: tuple[Scalar, ...] = (
     ),
     ("cache_used_bytes", "Held by the cache, for all processes of the node.", _remote("cache_bytes")),
     ("cache_capacity_bytes", "What the cache may hold.", _remote("cache_capacity")),
-    ("epoch", "Number of the epoch begun last.", lambda s: s.epochs[-1].number if s.epochs else None),
+    ("epoch", "Number of the epoch started last.", lambda s: s.epochs[-1].number if s.epochs else None),
     (
         "epoch_stall_ratio",
         "What the latest epoch's steps waited, of its time after the start-up: 0 to 1.",

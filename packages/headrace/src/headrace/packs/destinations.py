@@ -22,7 +22,7 @@ from headrace.packs.samples import Layout
 from headrace.packs.tar import shard_name
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.stores.client import is_url
-from headrace.sources.stores.store import Found, Store
+from headrace.sources.stores.store import FileInfo, Store
 
 # What a pack may need on top of the source's bytes: headers and padding of a sample's members, the fixed
 # columns of its row (twice: per shard, and in the index), its entry points (three times, while the index is
@@ -65,7 +65,7 @@ class Destination:
         # Where processes of other nodes build shards; a killed one leaves some.
         self._building = self._partial / "building"
 
-    def existing(self) -> tuple[PackIndex, dict[str, Found]] | None:
+    def existing(self) -> tuple[PackIndex, dict[str, FileInfo]] | None:
         """The index of the finished pack that is there, and its files by name, or None if there is none."""
         if not self.in_store:
             index = Path(self.path) / FILE_NAME
@@ -220,7 +220,7 @@ def differences(earlier: dict[str, Any], mine: dict[str, Any]) -> str:
     return ", ".join(described)
 
 
-def _files(folder: Store | DiskFolder) -> dict[str, Found]:
+def _files(folder: Store | DiskFolder) -> dict[str, FileInfo]:
     return {file.name: file for file in folder.list()}
 
 

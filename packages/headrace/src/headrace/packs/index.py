@@ -99,8 +99,8 @@ def build_entry_index(
     with ThreadPoolExecutor(workers or usable_cores()) as pool:
         for number, path in enumerate(written):
             names = files[number * PART : (number + 1) * PART]
-            found = pool.map(lambda name: _row(os.fsencode(root), name, known, every), names)
-            rows = [row for row in found if row is not None]
+            all_rows = pool.map(lambda name: _row(os.fsencode(root), name, known, every), names)
+            rows = [row for row in all_rows if row is not None]
             _write(path, [rows_batch(rows, SCHEMA)])
             indexed += sum(bool(row[3]) for row in rows)
             reused += sum(known.get(row[0]) is row for row in rows)

@@ -85,5 +85,5 @@ def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
 def _histogram(values: npt.NDArray[np.unsignedinteger[Any]]) -> Histogram:
     """Counts by powers of two; 0 by itself."""
     powers = np.where(values > 0, np.ceil(np.log2(np.maximum(values, 1))), -1).astype(np.int64)
-    found, counts = np.unique(powers, return_counts=True)
-    return tuple((0 if p < 0 else 1 << int(p), int(n)) for p, n in zip(found, counts, strict=True))
+    distinct, counts = np.unique(powers, return_counts=True)
+    return tuple((0 if p < 0 else 1 << int(p), int(n)) for p, n in zip(distinct, counts, strict=True))

@@ -19,7 +19,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from headrace.errors import ConfigError, PackError, printable
 from headrace.packs.changes import Changes, Encoding, encoded
-from headrace.packs.lmdb import FILE, LmdbInput
+from headrace.packs.lmdb import LmdbInput
 from headrace.packs.places import DiskFolder, Folder, StoreFolder
 from headrace.packs.samples import Input, Item, Listing, Sample
 from headrace.packs.stored import StoredPack
@@ -28,7 +28,7 @@ from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.packed import open_index
 from headrace.sources.reading import read_part
 from headrace.sources.stores.client import is_url
-from headrace.sources.tar_index import read_members
+from headrace.sources.tar_index import LMDB_FILE, is_lmdb, read_members
 
 TRAIN, VAL = "ILSVRC2012_img_train", "ILSVRC2012_img_val"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -389,7 +389,7 @@ def _of_store(url: str, options: Mapping[str, Any] | None) -> Input:
 def _of_folder(path: Path) -> Input:
     if (path / FILE_NAME).is_file():
         return PackInput(path)
-    if (path / FILE).is_file():
+    if (path / LMDB_FILE).is_file():
         return LmdbInput.of(path)
     downloads = [tar for name in (TRAIN, VAL) for tar in path.glob(f"{name}.tar")]
     if len(downloads) == 2:
@@ -400,7 +400,7 @@ def _of_folder(path: Path) -> Input:
 
 
 def _of_file(path: Path) -> Input:
-    if path.suffix in (".mdb", ".lmdb"):
+    if is_lmdb(path):
         return LmdbInput.of(path)
     if path.suffix != ".tar":
         raise PackError(f"{path} is neither a folder, a .tar file nor an LMDB (.mdb, .lmdb).")

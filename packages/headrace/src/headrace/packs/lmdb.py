@@ -18,8 +18,7 @@ from headrace.errors import PackError, require
 from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.packs.samples import JPEG_START, PILLOW_ERRORS, Input, Item, Layout, Listing, Sample
 from headrace.sources.pack_index import Shard
-
-FILE = "data.mdb"
+from headrace.sources.tar_index import LMDB_FILE
 
 # Pages of every LMDB, written when it is made.
 HEAD_PAGES = 2
@@ -81,7 +80,7 @@ class LmdbShards:
     def __init__(self, folder: Path, layout: Layout) -> None:
         self.folder = folder
         self._layout = layout
-        self._path = folder / FILE
+        self._path = folder / LMDB_FILE
         # Address space, not disk: the file grows with what is written.
         self._most = 4 * layout.source_bytes + 16384 * len(layout.items) + (1 << 40)
         require("msgpack", "lmdb")
@@ -128,7 +127,7 @@ class LmdbShards:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
                 transaction.put(b"__keys__", packb([b"%d" % number for number in range(count)]))
-        return (Shard(FILE, self._path.stat().st_size),)
+        return (Shard(LMDB_FILE, self._path.stat().st_size),)
 
     def _entries(self) -> int:
         with self._transaction(write=False) as transaction:
@@ -167,7 +166,7 @@ class LmdbInput(Input):
     def of(cls, path: Path) -> LmdbInput:
         """The one input for `path`, as LMDB refuses to open a file twice in a process."""
         with cls._lock:
-            file = os.path.realpath(path / FILE if path.is_dir() else path)
+            file = os.path.realpath(path / LMDB_FILE if path.is_dir() else path)
             opened = cls._opened.get(file) or cls(Path(file))
             cls._opened[file] = opened
             return opened

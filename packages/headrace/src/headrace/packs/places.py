@@ -14,7 +14,7 @@ from torchvision.datasets.folder import find_classes
 
 from headrace.errors import PackError, RemoteError, printable
 from headrace.sources.reading import read_part
-from headrace.sources.stores.store import Found, Store
+from headrace.sources.stores.store import FileInfo, Store
 
 
 class DiskFolder:
@@ -47,11 +47,11 @@ class DiskFolder:
         for place, _, names in sorted(os.walk(self.at(below), followlinks=True)):
             yield os.path.relpath(place, self.url), sorted(names)
 
-    def find(self, names: Sequence[str]) -> list[Found]:
+    def find(self, names: Sequence[str]) -> list[FileInfo]:
         """Examines files. Raises PackError if one can't be read or isn't a regular file."""
         return [self._stat(name) for name in names]
 
-    def list(self) -> Iterator[Found]:
+    def list(self) -> Iterator[FileInfo]:
         """Yields the regular files of the folder and those of all folders in it; none if there is no such
         folder."""
         for place, names in self.walk():
@@ -64,7 +64,7 @@ class DiskFolder:
         names it."""
         return read_part(self.at(name), start, None if stop is None else stop - start)
 
-    def _stat(self, name: str) -> Found:
+    def _stat(self, name: str) -> FileInfo:
         path = self.at(name)
         try:
             info = os.stat(path)
@@ -72,7 +72,7 @@ class DiskFolder:
             raise PackError(f"{printable(path)} can't be read: {error.strerror}.") from error
         if not stat.S_ISREG(info.st_mode):
             raise PackError(f"{printable(path)} is a pipe, socket, device or folder.")
-        return Found(name, info.st_size, "", info.st_mtime_ns)
+        return FileInfo(name, info.st_size, "", info.st_mtime_ns)
 
 
 class StoreFolder:
@@ -102,7 +102,7 @@ class StoreFolder:
         for place, names in sorted(self._by_class[below].items()):
             yield place, sorted(names)
 
-    def find(self, names: Sequence[str]) -> list[Found]:
+    def find(self, names: Sequence[str]) -> list[FileInfo]:
         return [self._files[name] for name in names]
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -111,11 +111,11 @@ class StoreFolder:
         except RemoteError as error:
             raise PackError(str(error)) from error
 
-    def list(self) -> Iterator[Found]:
+    def list(self) -> Iterator[FileInfo]:
         return iter(self._files.values())
 
     @cached_property
-    def _files(self) -> dict[str, Found]:
+    def _files(self) -> dict[str, FileInfo]:
         return {each.name: each for each in self.store.list() if not each.name.endswith("/")}
 
     @cached_property

@@ -22,6 +22,12 @@ READ_ERRORS = (tarfile.TarError, OverflowError, LookupError, ValueError, MemoryE
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
 
+# Which member of a sample is its image: the first kind of these that it has.
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
+LABEL_EXTENSION = "cls"
+
+LMDB_FILE = "data.mdb"
+
 
 @dataclass(frozen=True)
 class Field:
@@ -117,13 +123,6 @@ def read_members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
             f"{printable(str(path))} can't be read as an uncompressed tar file: {error or repr(error)}."
             " Decompress it, or fetch it again."
         ) from error
-
-
-# Which member of a sample is its image: the first kind of these that it has.
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
-LABEL_EXTENSION = "cls"
-
-LMDB_FILE = "data.mdb"
 
 
 def is_lmdb(file: Path) -> bool:

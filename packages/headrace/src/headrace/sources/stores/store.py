@@ -25,7 +25,7 @@ from headrace.sources.stores.threads import requests
 WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}
 
 
-class Found(NamedTuple):
+class FileInfo(NamedTuple):
     """An object that a listing names.
 
     Attributes:
@@ -67,7 +67,7 @@ class Store:
         """The URL of an object."""
         return f"{self.url}/{name}"
 
-    def list(self) -> Iterator[Found]:
+    def list(self) -> Iterator[FileInfo]:
         """Yields all objects, in no order. Raises RemoteError."""
         store = self._open()
         import obstore
@@ -77,7 +77,7 @@ class Store:
                 for each in chunk:
                     version = each["e_tag"] or str(each["last_modified"])
                     modified_ns = int(each["last_modified"].timestamp()) * 10**9
-                    yield Found(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
+                    yield FileInfo(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
