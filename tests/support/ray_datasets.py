@@ -55,7 +55,7 @@ def sets(folder: Path) -> dict[str, Any]:
         "erased": ImageFolder(
             str(folder), v1.Compose([*DRAWN, *VALUES, v1.RandomErasing(1.0, value="random")])
         ),
-        "split": ImageFolder(str(folder), v1.Compose([*DRAWN, *middle, *VALUES])),
+        "unknown": ImageFolder(str(folder), v1.Compose([*DRAWN, *middle, *VALUES])),
         "python": Noisy(),
         "tensors": TensorDataset(torch.arange(2.0 * N).view(N, 2), torch.arange(N)),
     }

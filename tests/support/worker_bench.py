@@ -10,7 +10,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 import headrace
-from headrace.build import plan_of
 from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.meter import Failures
@@ -35,8 +34,7 @@ class Bench:
         config = replace(LoaderConfig.of(self.loader), **changed)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
-        plan = plan_of(config)
-        return self.pools.start_epoch(config, plan, ErrorPolicyDataset, seeding, batches, Failures())
+        return self.pools.start_epoch(config, ErrorPolicyDataset, seeding, batches, Failures())
 
 
 def all_of(stream: WorkerStream) -> Iterator[Any]:

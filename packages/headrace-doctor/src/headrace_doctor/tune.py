@@ -130,7 +130,7 @@ def tune(
     if headrace is not None:
         attempt("headrace")
         ours: Any = headrace(**given)
-        if ours.explain().startswith(("plan: python", "plan: split")):
+        if ours.explain().startswith("plan: python"):
             attempt("headrace", num_workers=best)
             count = usable_cores()
             while threads and count <= MOST_THREADS:  # more than cores, as samples may wait

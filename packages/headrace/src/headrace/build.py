@@ -34,7 +34,6 @@ from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
 from headrace.engine.slots import Slots
-from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import ThreadStream
@@ -53,8 +52,6 @@ from headrace.records import BatchKeys, LazyCounts, LoaderStats
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
 THREAD_DEPTH = 4
-# Free slots kept if tables are applied to batches, one at a time.
-KEPT = 2
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
 
@@ -70,14 +67,12 @@ def plan_of(config: LoaderConfig) -> Plan:
 def plan_options(config: LoaderConfig) -> dict[str, Any]:
     """The arguments of `make_plan`: what the plan depends on besides the dataset."""
     default = not config.batched and config.collate_fn is default_convert
-    recorded = config.lazy and config.num_workers > 0
     return {
         "batch_size": 1 if config.batched else None,
         "collate_fn": None if default else config.collate_fn,
         "dtype": config.dtype,
         "memory_format": config.memory_format,
         "device": config.device,
-        "split": "never" if config.worker_kind == "thread" else "ops" if recorded else "always",
     }
 
 
@@ -164,14 +159,12 @@ class StreamBuilder:
         return None if gone else self._kept
 
     def plan(self, config: LoaderConfig) -> Plan:
-        """Plans who runs what in an epoch that starts now. Worker processes that are kept keep their plan.
+        """Plans who runs what in an epoch that starts now.
 
         Raises:
             ConfigError: `resident=True` can't be had.
         """
-        plan, idle = plan_of(config), self._processes.idle
-        if idle is not None and config.persistent_workers and starts_processes(config, plan):
-            return idle.plan
+        plan = plan_of(config)
         if plan.gather is None or config.device is None:
             if config.resident is True:
                 why = "its batches aren't gathered from memory" if config.device else "no device is given"
@@ -196,7 +189,7 @@ class StreamBuilder:
                 indices = as_torch_draws(config, epoch, indices, depth=0)
                 stream = GatherStream(plan, indices, pinned=config.pin_memory)
             else:
-                stream = self._python_stream(config, plan, epoch, indices)
+                stream = self._python_stream(config, epoch, indices)
             stream.keyed = keyed
         if config.persistent_workers and config.num_workers > 0:
             self._kept, self._kept_processes = epoch.start, starts_processes(config, plan)
@@ -205,18 +198,9 @@ class StreamBuilder:
     def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
         """A prefetcher that takes the latest stream's batches to the device and does the rest there."""
         cast = Cast(config.dtype, config.memory_format)
-        values = None if plan.runs_python and plan.head is None else plan.values
-
-        def take(nbytes: int) -> torch.Tensor:
-            if self._slots is None or self._slots.nbytes < nbytes:
-                self._slots = Slots(nbytes, pinned=config.pin_memory, keep=KEPT)
-            return self._slots.take(nbytes)
-
         steps: list[Step] = []
-        if values is not None and plan.runs_python:
-            steps.append(ApplyTable(values, take))
-        elif values is not None and values.where == "device":
-            steps.append(Postprocess(values))
+        if plan.values is not None and plan.values.where == "device":
+            steps.append(Postprocess(plan.values))
         if plan.native is None and not cast.changes_nothing():
             steps.append(cast)
         prepare = partial(_in_turn, steps) if steps else None
@@ -279,31 +263,25 @@ class StreamBuilder:
         return NativeStream(engine, plan, indices, config, depth, self.failures)
 
     def _python_stream(
-        self, config: LoaderConfig, plan: Plan, epoch: Epoch, indices: Iterator[IndexBatch]
+        self, config: LoaderConfig, epoch: Epoch, indices: Iterator[IndexBatch]
     ) -> BatchStream:
         start = epoch.start
         guard: Guard = ErrorPolicyDataset
         if config.streamed:
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
-        elif plan.head is not None:
-            guard = SplitPipelineFactory(plan, plan_options(config))
         seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
         workers = workers_of(config)
         match workers.kind:
             case "process":
                 turn = start.turn % config.num_workers
-                stream = self._processes.start_epoch(
-                    config, plan, guard, seeding, indices, self.failures, turn
-                )
+                stream = self._processes.start_epoch(config, guard, seeding, indices, self.failures, turn)
                 self._latest = weakref.ref(stream)
                 return stream
             case "thread":
                 return self._thread_stream(config, indices)
             case "caller":
-                collate = config.collate_fn
-                if plan.head is None:  # whose native part writes its batches itself
-                    collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
+                collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
                 guarded = guard(config.dataset, collate, config.on_error)
                 return CallerStream(guarded, indices, seeding, config, self.failures)
 

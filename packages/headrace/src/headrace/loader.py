@@ -289,7 +289,7 @@ class DataLoader(TorchDataLoader[T_co]):
             generator=self.generator,
             generators=self._generators(),
             kept=builder.kept(config),
-            keyed=not plan.runs_python or plan.head is not None or self.batch_transform is not None,
+            keyed=not plan.runs_python or self.batch_transform is not None,
             lazily=self.num_workers == 0,
             by_torch=by_torch,
         )

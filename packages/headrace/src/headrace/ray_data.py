@@ -19,7 +19,6 @@ from torch.utils.data import BatchSampler, IterableDataset, default_collate
 from headrace.build import StreamBuilder
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import Postprocess
-from headrace.engine.split import Uint8Images
 from headrace.errors import ConfigError, SampleError, require
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import IndexBatch, StreamBatches
@@ -138,10 +137,7 @@ class Decode:
                 except StopIteration:
                     break
                 self._check_lost()
-                if self._levels:
-                    yield _levels_of(made.data, self._plan)
-                else:
-                    yield transfer.receive(transfer.send(made.data, made.keys))
+                yield made.data if self._levels else transfer.receive(transfer.send(made.data, made.keys))
             self._check_lost()  # batches of nothing else don't come
         finally:
             stream.close()
@@ -264,17 +260,6 @@ def left_over(plan: Plan) -> ValueSegment | None:
             " and call it in the training step; or leave levels out."
         )
     return values
-
-
-def _levels_of(data: Any, plan: Plan) -> Any:
-    if plan.head is None or plan.values is None:
-        return data
-    if type(data) is list and data and isinstance(data[0], Uint8Images):
-        return [data[0].images, *data[1:]]
-    raise ConfigError(
-        "levels=True needs images of one size, and of the mode that native code gave them, after the steps"
-        " that run as Python; a batch came otherwise. Leave levels out."
-    )
 
 
 def _processors() -> int:

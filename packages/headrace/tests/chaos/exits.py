@@ -59,7 +59,7 @@ def make_loader(kind: str, method: str, folder: str) -> headrace.DataLoader[Any]
     steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
     datasets: dict[str, Callable[[], Any]] = {
         "native": lambda: ImageFolder(folder, transforms.Compose(steps)),
-        "split": lambda: ImageFolder(folder, transforms.Compose([steps[0], Jitter(0.4), steps[1]])),
+        "unknown": lambda: ImageFolder(folder, transforms.Compose([steps[0], Jitter(0.4), steps[1]])),
         "gather": lambda: TensorDataset(torch.rand(SAMPLES, 10)),
         "stream": Stream,
     }

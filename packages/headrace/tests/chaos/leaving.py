@@ -55,7 +55,7 @@ HANG_SECONDS = 60.0
 SETTLE_SECONDS = 30.0
 WAYS = ("break", "exception", "del", "fork")
 LAST_WAYS = ("exit", "daemon thread", "ctrl-c")
-PROCESSES = ("split", "process", "kept", "stream")
+PROCESSES = ("unknown", "process", "kept", "stream")
 KINDS = ("native", "native, caller", "thread", "caller", "gather", *PROCESSES)
 EACH = (*KINDS, *(f"{kind}, {method}" for kind in PROCESSES for method in ("spawn", "forkserver")))
 
@@ -89,7 +89,7 @@ def make_loader(kind: str, folder: str) -> headrace.DataLoader:
     steps = [transforms.RandomResizedCrop(48), transforms.ToTensor()]
     if kind == "native":
         dataset: Any = ImageFolder(folder, transforms.Compose(steps))
-    elif kind == "split":
+    elif kind == "unknown":
         dataset = ImageFolder(folder, transforms.Compose([steps[0], Jitter(0.4), steps[1]]))
     elif kind == "gather":
         dataset = TensorDataset(torch.rand(PICTURES, 10))

@@ -49,7 +49,7 @@ from support.jpegs import image_folder
 
 PICTURES = 60
 BATCH = 5
-KINDS = ("native", "process", "split", "thread", "caller")
+KINDS = ("native", "process", "unknown", "thread", "caller")
 # What a slope may come to over the whole time: a file or thread that is lost shows as one or more, memory
 # as what an allocator keeps or gives back by chance.
 ALLOWED = {"files": 0.9, "threads": 0.9, "processes": 0.9, "resident_mb": 16.0}
@@ -115,7 +115,7 @@ class Soak:
         threading.excepthook = lambda seen: self.faults.append(f"a thread: {seen.exc_value!r}")
         steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.PILToTensor()]
         self.whole = transforms.Compose(steps)
-        self.split = transforms.Compose([*steps[:2], transforms.Lambda(as_it_is), steps[2]])
+        self.unknown = transforms.Compose([*steps[:2], transforms.Lambda(as_it_is), steps[2]])
         self.folder = folder
         found = ImageFolder(folder).samples
         self.samples = [(path, index) for index, (path, _) in enumerate(found)]
@@ -153,8 +153,8 @@ class Soak:
 
     def loader(self, kind: str) -> headrace.DataLoader:
         """A new one."""
-        if kind in ("native", "split"):
-            dataset: Any = ImageFolder(self.folder, self.whole if kind == "native" else self.split)
+        if kind in ("native", "unknown"):
+            dataset: Any = ImageFolder(self.folder, self.whole if kind == "native" else self.unknown)
             dataset.samples = dataset.imgs = self.samples
             dataset.targets = [index for _, index in self.samples]
         else:

@@ -34,7 +34,7 @@ WAYS = {
     "fork": 0,
 }
 NATIVE = ("native", "native, caller", "thread", "gather", "caller")
-PROCESSES = ("process", "kept", "split", "stream")
+PROCESSES = ("process", "kept", "unknown", "stream")
 METHODS = ("fork", "spawn", "forkserver")
 LAST_LINES = {"exception": "LeavingError", "SIGINT": "KeyboardInterrupt"}
 # Of a process that nobody gave the time to clean up; multiprocessing's own folder for its sockets.
@@ -43,7 +43,7 @@ DEFAULT = {
     ("end", "kept", "fork"),
     ("end", "native", "none"),
     ("sys.exit", "stream", "fork"),
-    ("exception", "split", "fork"),
+    ("exception", "unknown", "fork"),
     ("SIGINT", "process", "fork"),
     ("SIGTERM", "kept", "fork"),
     ("os._exit", "process", "fork"),

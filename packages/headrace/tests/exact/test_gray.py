@@ -62,8 +62,7 @@ def check(
 ) -> headrace.DataLoader[Any]:
     """That a loader gives what torch's gives, without help from Pillow."""
     loader = headrace.DataLoader(dataset, batch_size=7, num_workers=2, **settings)
-    native = loader.plan().native if batched else loader.plan().head
-    assert native is not None, loader.explain()
+    assert (loader.plan().native is not None) == batched, loader.explain()
     expected = list(TorchDataLoader(dataset, batch_size=7))
     found = list(loader)
     assert len(found) == len(expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -90,12 +91,10 @@ def test_one_file_fails_in_a_worker_process(folder: Path, faults: Faults) -> Non
     path = dataset.samples[BAD][0]
     faults(f"read {errno.EIO} {path}")
     loader = headrace.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork")
-    assert loader.plan().head is not None
-    with pytest.raises(headrace.SampleError) as caught:
+    with pytest.raises(OSError, match="Input/output error") as caught:
         everything(loader)
-    # torch raises it again from the message alone.
-    for part in (f"sample {BAD} ({path})", "Input/output error", "on_error='skip'"):
-        assert part in str(caught.value)
+    if sys.version_info >= (3, 11):
+        assert f"sample {BAD} ({path})" in caught.value.__notes__[0]
     loader = headrace.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork", on_error="skip")
     _, labels = everything(loader)
     assert labels == [target for i, target in enumerate(dataset.targets) if i != BAD]

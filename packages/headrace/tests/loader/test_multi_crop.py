@@ -145,7 +145,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_else_is_done_with_crops_runs_as_python(root: Path, name: str) -> None:
     loader = compared(root, v1.Compose([v1.Resize(40), v1.FiveCrop(32), v1.Lambda(OTHERS[name])]))
-    assert loader.explain().startswith("plan: split")
+    assert loader.explain().startswith("plan: python")
 
 
 def test_random_functions_of_crops_run_as_python(root: Path) -> None:

@@ -117,17 +117,6 @@ def test_explain_of_a_refused_pipeline() -> None:
     compare("refused", explain(make_plan(folder(RICH), batch_size=None)))
 
 
-def test_explain_of_a_split_pipeline() -> None:
-    transform = v1.Compose([*TRAIN.transforms[:2], v2.ElasticTransform(), *TRAIN.transforms[2:]])
-    compare("split", explain(make_plan(folder(transform), dtype=torch.float16)))
-
-
-def test_explain_of_a_split_pipeline_for_a_device() -> None:
-    steps = [v1.Resize(256), v2.ElasticTransform(), v1.CenterCrop(224), v1.ToTensor(), v1.RandomErasing()]
-    plan = make_plan(folder(v1.Compose(steps)), dtype=torch.float16, device=torch.device("cuda"))
-    compare("split_device", explain(plan))
-
-
 def test_other_formats() -> None:
     compare("formats", explain(make_plan(folder(TRAIN, ["a.bmp", "b.tiff"]))))
 

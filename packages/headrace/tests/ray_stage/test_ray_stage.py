@@ -95,7 +95,7 @@ def check(rows: list[dict[str, Any]], dataset: Any) -> None:
 def test_an_actor_that_is_killed_within_a_task_changes_nothing(
     ray: Any, folder: Path, tmp_path: Path
 ) -> None:
-    dataset = sets(folder)["split"]
+    dataset = sets(folder)["unknown"]
     dataset.target_transform = KillOnce(tmp_path / "killed", after=13)
     rows = in_tasks(ray, dataset).take_all()
     assert (tmp_path / "killed").exists()

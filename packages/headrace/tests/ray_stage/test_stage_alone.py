@@ -11,21 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import ImageOps
 from torch.utils.data import IterableDataset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import headrace
 import headrace.ray_data
-from headrace import ray_data
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Endless, RepeatedAugmentation, Sequential, Shuffled
 from headrace.ray_data import Decode, Finish, read
 from support.jpegs import image_folder
 from support.ray_datasets import DRAWN, EPOCH, SEED, VALUES, N, Noisy, epoch_of, same_row, samples_of, sets
 
-KINDS = ["float32", "uint8", "erased", "split", "python", "tensors"]
+KINDS = ["float32", "uint8", "erased", "unknown", "python", "tensors"]
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +98,12 @@ def test_a_call_that_is_left_does_not_disturb_the_next(folder: Path) -> None:
     assert all(np.array_equal(row["image"], e["image"]) for row, e in zip(rows, expected, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["float32", "uint8", "split", "python", "tensors"])
+@pytest.mark.parametrize("kind", ["float32", "uint8", "unknown", "python", "tensors"])
 def test_levels_are_finished_to_the_same_bits(folder: Path, kind: str) -> None:
     dataset = sets(folder)[kind]
     expected, finish = samples_of(epoch_of(dataset)), Finish(dataset)
     for batch in stage_of(dataset, levels=True, batch_size=8)({"id": np.arange(N)}):
-        if kind in ("float32", "split"):
+        if kind == "float32":
             assert batch["image"].dtype == np.uint8
         if "image" in batch:
             batch["image"] = finish(torch.from_numpy(batch["image"])).numpy()
@@ -119,14 +117,6 @@ def test_levels_cannot_be_erased(folder: Path) -> None:
         stage_of(dataset, levels=True)
     with pytest.raises(ConfigError, match="RandomErasing writes values"):
         Finish(dataset)
-
-
-def test_levels_need_images_of_the_mode_that_the_plan_knows(folder: Path) -> None:
-    gray = v1.Lambda(lambda image: ImageOps.grayscale(image))
-    dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), gray, v1.ToTensor()]))
-    assert ray_data.levels_plan(dataset).head is not None
-    with pytest.raises(ConfigError, match="Leave levels out"):
-        rows_of(stage_of(dataset, levels=True), [0])
 
 
 def test_other_columns_stay(folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_python_steps_in_worker_processes(remote: Make, local: headrace.PackedDa
         headrace.DataLoader(data, batch_size=6, seed=4, num_workers=2)
         for data in (remote(transform), headrace.PackedDataset(local.root, transform))
     ]
-    assert loaders[0].plan().head is not None
+    assert loaders[0].plan().runs_python
     assert same(*loaders) == COUNT
 
 
@@ -256,7 +256,7 @@ def test_damage_is_seen_where_nothing_is_kept_too(remote: Make, proxy: Proxy) ->
 
 
 @pytest.mark.long  # as all of Ray
-@pytest.mark.parametrize("middle", [(), (Jitter(0.4),)], ids=["native", "split"])
+@pytest.mark.parametrize("middle", [(), (Jitter(0.4),)], ids=["native", "unknown"])
 def test_the_stage_returns_the_samples_of_the_local_pack(
     remote: Make, local: headrace.PackedDataset, proxy: Proxy, middle: tuple[Jitter, ...]
 ) -> None:

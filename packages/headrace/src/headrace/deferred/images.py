@@ -177,15 +177,13 @@ def chain_of(image: Any) -> Chain | None:
 
 def after(image: Image.Image, op: ImageOp, draw: Draw) -> Image.Image | None:
     """The image that `op` makes of `image`, recorded, or None if that has to be done to pixels."""
-    before = image.size
     # A color that fills in would be an error for gray, or another level.
     if image.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill")):
         return None
     known = _recorded(image)
     if known is None:
         return None
-    keeps_info = op.keeps_info(before[1], before[0], draw)
-    return _view(image, known, known.chain.after(op, draw), keeps_info=keeps_info)
+    return _view(image, known, known.chain.after(op, draw), keeps_info=op.keeps_info)
 
 
 # --- Pillow's methods, each of which records what it can ---------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from operator import index as number_of
 from operator import length_hint
 from typing import Any
 
-from torch.utils.data import Dataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, Dataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.engine.progress import NONE, ProgressCell
@@ -18,7 +19,7 @@ from headrace.engine.slots import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
-from headrace.sources.source import source_of
+from headrace.sources.source import samples_of, source_of
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
@@ -83,46 +84,49 @@ class ErrorPolicyDataset(Dataset[Any]):
 
     def sample(self, index: Any, seed: int | None) -> Any:
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises if `on_error` is "raise"."""
-        return self._attempt(index, self._draw, seed)
+        try:
+            if self.quarantined:
+                self._check(index)
+            return self._draw(index, seed)
+        except Exception as error:
+            if self.on_error != "raise" and FORKED_CUDA_SIGN not in str(error):  # no fault of the sample's
+                return self._stand_in(index, error, seed)
+            self._name(error, index)
+            raise
 
-    def collated(
-        self,
-        samples: Any,
-        seed: int | None,
-        *,
-        batched: bool,
-        collate: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        """A batch of what `sample` gave, by `collate` in place of the user's function if that is given."""
-        collate = collate or self.collate
+    def collated(self, samples: Any, seed: int | None, *, batched: bool) -> Any:
+        """A batch of what `sample` gave."""
         if seed is not None:
             seed_generators(seed)
         with collation:
-            return self._collated(samples, collate, batched=batched)
+            return self._collated(samples, batched=batched)
 
-    def _collated(self, samples: Any, collate: Callable[[Any], Any], *, batched: bool) -> Any:
+    def _collated(self, samples: Any, *, batched: bool) -> Any:
         if self.on_error == "raise":
-            return collate(samples if batched else samples[0])
+            return self.collate(samples if batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
             return BatchWithFailures(None, failures, empty=True)
-        return BatchWithFailures(collate(kept if batched else kept[0]), failures)
+        return BatchWithFailures(self.collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         indices = list(request.batch.listed())
         whole = self._whole if batched else None
         if not request.seeding.by_sample:
-            return self.collated((whole or self._plain)(indices), None, batched=batched)
+            with files_held(self.dataset, indices):
+                samples = (whole or self._plain)(indices)
+            return self.collated(samples, None, batched=batched)
         with request.own_generators():
             seeds = request.seeds()
             first = seeds[0] if seeds else None
-            if whole is None:
-                samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
-            else:
-                if first is not None:
-                    seed_generators(first)
-                samples = whole(indices)
+            with files_held(self.dataset, indices):
+                if whole is None:
+                    samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
+                else:
+                    if first is not None:
+                        seed_generators(first)
+                    samples = whole(indices)
             return self.collated(samples, first, batched=batched)
 
     def _plain(self, indices: list[Any]) -> list[Any]:
@@ -136,35 +140,23 @@ class ErrorPolicyDataset(Dataset[Any]):
             self._name(error, indices[len(indices) - length_hint(left) - 1])
             raise
 
-    def _attempt(self, index: Any, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what ``make(index, *arguments)`` gives, or what stands in for it."""
-        try:
-            if self.quarantined:
-                self._check(index)
-            return make(index, *arguments)
-        except Exception as error:
-            if self.on_error != "raise" and FORKED_CUDA_SIGN not in str(error):  # no fault of the sample's
-                return self._stand_in(index, error, make, *arguments)
-            self._name(error, index)
-            raise
-
     def _name(self, error: Exception, index: Any) -> None:
         """Notes on `error` which sample raised it. Raises another one in place of StopIteration."""
         if isinstance(error, StopIteration):
             named = RuntimeError(STOPPED.format("a sample"))
-            name_sample(named, index, self._path(index))
+            name_sample(named, index, file_of(self.dataset, index))
             raise named from error
-        name_sample(error, index, self._path(index))
+        name_sample(error, index, file_of(self.dataset, index))
 
-    def _stand_in(self, index: Any, error: Exception, make: Callable[..., Any], *arguments: Any) -> Any:
-        cause, path = cause_of(error), self._path(index)
+    def _stand_in(self, index: Any, error: Exception, seed: int | None) -> Any:
+        cause, path = cause_of(error), file_of(self.dataset, index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
                 if self.progress is not None:
                     self.progress.stand_in(other)
                 try:
                     self._check(other)
-                    sample = make(other, *arguments)
+                    sample = self._draw(other, seed)
                 except Exception:
                     continue
                 finally:
@@ -178,9 +170,6 @@ class ErrorPolicyDataset(Dataset[Any]):
             seed_generators(seed)
         return self.dataset[index]
 
-    def _path(self, index: Any) -> str | None:
-        return file_of(self.dataset, index)
-
     def _noted(self, indices: Sequence[Any]) -> Iterable[Any]:
         """`indices`, each noted while it is made."""
         return indices if self.progress is None else self.progress.each(indices)
@@ -188,7 +177,7 @@ class ErrorPolicyDataset(Dataset[Any]):
     def _check(self, index: Any) -> None:
         cause = self.quarantined.get(index) if self.quarantined else None
         if cause is not None:
-            raise SampleError.at(index, self._path(index), cause)
+            raise SampleError.at(index, file_of(self.dataset, index), cause)
 
 
 def name_sample(error: Exception, index: Any, path: str | None) -> None:
@@ -203,12 +192,34 @@ def cause_of(error: Exception) -> str:
     return error.cause if isinstance(error, SampleError) else f"{type(error).__name__}: {error}"
 
 
+def files_held(dataset: Any, indices: Sequence[Any]) -> AbstractContextManager[None]:
+    """Within this, one of Headrace's datasets, or a Subset of one, finds the files of these samples without
+    waiting for them one by one. Raises what kept all of them from it."""
+    source = source_of(dataset)
+    if source is None or not source.leased:
+        return nullcontext()
+    while type(dataset) is Subset:
+        inner = samples_of(indices, len(dataset))
+        if inner is None:
+            return nullcontext()
+        dataset, indices = dataset.dataset, [dataset.indices[i] for i in inner]
+    order = samples_of(indices, len(source))
+    return nullcontext() if order is None else source.holding(order)
+
+
 def file_of(dataset: Any, index: Any) -> str | None:
-    """The file or URL of a sample, if the dataset, or that of which it is a Subset, lists files the way
-    torchvision's or Headrace's do."""
-    while type(dataset) is Subset and isinstance(index, int) and -len(dataset) <= index < len(dataset):
-        dataset, index = dataset.dataset, int(dataset.indices[index])
-    source = None if type(dataset) is Subset else source_of(dataset)
+    """The file or URL of a sample, if the dataset, or what it is a Subset or a ConcatDataset of, lists files
+    the way torchvision's or Headrace's do."""
+    while type(dataset) in (Subset, ConcatDataset):
+        if not isinstance(index, int) or not -len(dataset) <= index < len(dataset):
+            return None
+        if type(dataset) is Subset:
+            dataset, index = dataset.dataset, int(dataset.indices[index])
+        else:
+            index %= len(dataset)
+            part = bisect_right(dataset.cumulative_sizes, index)
+            dataset, index = dataset.datasets[part], index - (0, *dataset.cumulative_sizes)[part]
+    source = source_of(dataset)
     if source is not None and isinstance(index, int) and -len(source) <= index < len(source):
         return source.path(index)
     samples = getattr(dataset, "samples", None)

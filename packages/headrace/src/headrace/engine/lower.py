@@ -12,8 +12,8 @@ from headrace._native import abi, ffi
 from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.decoding import DECODER, read_as_tensor
 from headrace.errors import SampleError
-from headrace.plan.pointwise import PointwiseTable, look_up
-from headrace.plan.segments import Layout, NativeSegment
+from headrace.plan.pointwise import look_up
+from headrace.plan.segments import NativeSegment
 from headrace.records import Draw, SampleKey
 from headrace.transforms.hf_processors import OverWhite
 from headrace.transforms.on_tensors import lowered
@@ -45,21 +45,6 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
     pipeline.struct.views = plan.views
     pipeline.struct.opaque = any(isinstance(op, OverWhite) for op in plan.ops)
     return pipeline
-
-
-def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) -> ffi.Pipeline:
-    """The native form of `table` alone, for `look_up` of images of height × width."""
-    values = table.values
-    return ffi.Pipeline(
-        [],
-        height,
-        width,
-        dtype=DTYPES[table.dtype],
-        nhwc=layout == "NHWC",
-        channels=table.channels,
-        table=None if values is None else values.data_ptr(),
-        keep=values,
-    )
 
 
 def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
@@ -96,13 +81,6 @@ def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> 
     image, label = _make(plan, pipeline, key)
     values = look_up(image, plan.table)
     return values if plan.views == 1 else torch.stack(values.chunk(plan.views, dim=1)), label
-
-
-def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
-    """The image of `key` after the operations of `plan`, as torchvision gives it: RGB, or L for one channel.
-    Raises SampleError.
-    """
-    return _make(plan, pipeline, key)[0]
 
 
 def _make(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[Image.Image, int]:

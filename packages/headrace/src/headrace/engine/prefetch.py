@@ -7,18 +7,15 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._native import ffi
-from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
-from headrace.order.permutation import Indices
 from headrace.plan.segments import NativeSegment
 from headrace.records import Extents
-from headrace.sources.source import Source
+from headrace.sources.source import Source, samples_of
 from headrace.sources.stores.lease import WAIT_SLICE, Lease
 
 # Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller; what the
@@ -110,18 +107,6 @@ class Prefetcher(Iterator[IndexBatch]):
         return LeasedBatch(batch.indices, batch.occurrences, self._source.lease(order))
 
 
-def samples_of(indices: Any, size: int) -> Indices | None:
-    """`indices` as samples from 0 on, or None if a dataset of `size` samples doesn't have them all."""
-    try:
-        order = np.array(indices, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    if ((order < -size) | (order >= size)).any():
-        return None
-    order[order < 0] += size
-    return order
-
-
 def leased_source(plan: NativeSegment, order: npt.NDArray[np.int64], lease: Lease) -> ffi.Source:
     """The samples `order`, which `lease` holds, as native code takes them: by their index in the dataset."""
     paths, offsets = lease.files()
@@ -131,39 +116,3 @@ def leased_source(plan: NativeSegment, order: npt.NDArray[np.int64], lease: Leas
     shards[order] = np.arange(len(order), dtype=np.uint32)
     begins[order], sizes[order] = lease.begins, lease.sizes()
     return ffi.Source.of_extents(paths, offsets, Extents(shards, begins, sizes), plan.source.entries)
-
-
-class HeldSamples:
-    """Some samples, there to be read from its beginning as a context to its end; waits for them.
-
-    Args:
-        plan: what is made of the samples.
-        source: where their files come from.
-        order: the samples, from 0 on; int64 [n].
-    """
-
-    def __init__(self, plan: NativeSegment, source: Source, order: Indices) -> None:
-        self._plan = plan
-        self._source = source
-        self._order = order
-        self._at = {sample: i for i, sample in enumerate(order.tolist())}
-
-    def __enter__(self) -> HeldSamples:
-        lease = self._source.lease(self._order)
-        assert lease is not None  # the source is leased
-        self._lease = lease.arrived()
-        self._native = leased_source(self._plan, self._order, self._lease)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lease.release()
-
-    def __contains__(self, sample: int) -> bool:
-        return sample in self._at
-
-    def native(self, sample: int) -> ffi.Source:
-        """The source in which native code finds `sample`. Raises SampleError if it couldn't be fetched."""
-        error = self._lease.errors.get(self._at[sample])
-        if error is not None:
-            raise SampleError.at(sample, self._source.path(sample), str(error)) from error
-        return self._native

@@ -67,7 +67,7 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
         return ""
     if not plan.runs_python and _is_timms(config.worker_init_fn):
         return ""
-    on_threads = workers_of(config).kind == "thread" and plan.head is None
+    on_threads = workers_of(config).kind == "thread"
     by = "native code" if not plan.runs_python else "threads" if on_threads else ""
     return f"samples are made by {by}, and there are no worker processes" if by else ""
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from headrace.plan.environment import Environment
-from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
+from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan
 
 HEADINGS = ("step", "where", "values", "reason")
 
@@ -35,21 +35,12 @@ def explain(plan: Plan, environment: Environment | None = None) -> str:
 def _title(plan: Plan) -> str:
     samples = plan.samples
     match samples:
-        case NativeSegment(batched=True):
-            return "plan: native (C++ threads read, decode, transform and write the batch)"
         case NativeSegment():
-            return _split_title(samples, plan.find(TransformSegment))
+            return "plan: native (C++ threads read, decode, transform and write the batch)"
         case GatherSegment():
             return "plan: gather (the data is in memory: no workers are needed, num_workers has no effect)"
         case DatasetSegment():
             return "plan: python (the dataset's own code makes the samples)"
-
-
-def _split_title(head: NativeSegment, middle: TransformSegment | None) -> str:
-    work = "reads, decodes and transforms" if head.ops else "reads and decodes"
-    count = 0 if middle is None else len(middle.transforms)
-    rest = "1 step runs as Python" if count == 1 else f"{count} steps run as Python"
-    return f"plan: split (native code {work}; {rest if count else 'Python makes the batches'})"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.data import default_collate
@@ -28,16 +28,14 @@ from headrace.plan.segments import (
     S,
     Segment,
     Step,
-    TransformSegment,
     ValueSegment,
     Where,
 )
-from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
+from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform
 from headrace.sources.kinds import Recognized
 from headrace.transforms.origin import describe_callable, located
 from headrace.transforms.own_code import collates_first
 
-Split = Literal["never", "ops", "always"]
 NO_BATCHING = Step(
     "batching", "batch_size=None turns batching off: there is no batch to write into", refused=True
 )
@@ -51,7 +49,6 @@ def make_plan(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     device: torch.device | None = None,
-    split: Split = "always",
 ) -> Plan:
     """Decides where each step of `dataset` runs. Reads attributes of the dataset, and none of its samples.
 
@@ -62,8 +59,6 @@ def make_plan(
         dtype: dtype that images are cast to after the transform; None for no cast.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
         device: device that batches are copied to, and where values are then made; None or the CPU for none.
-        split: whether native code may do parts: "always", "ops" (only if that is more than decoding, which
-            lazy images do as well; docs/deferred-images.md), or "never".
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
@@ -80,41 +75,40 @@ def make_plan(
     if not isinstance(recognized, Recognized):
         head = Step(recognized.what, recognized.reason, refused=True)
         return Plan((DatasetSegment(steps=(head, *problems)),))
-    transform = _as_on_images(recognized)
-    lowered = lower_transform(transform, recognized.size, recognized.mode)
-    table = None if lowered.table is None else cast_table(lowered.table, dtype)
+    lowered = lower_transform(_as_on_images(recognized), recognized.size, recognized.mode)
+    if not isinstance(lowered, LoweredTransform):
+        return _as_written(recognized, lowered, problems)
+    table = cast_table(lowered.table, dtype)
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
         table = lowered.table
+    problems += _view_problems(lowered, output)
+    if problems:
+        return _as_written(recognized, lowered.steps, problems)
     if collate is not None and lowered.views == 1 and _collates_as_torch(collate, recognized, table):
         collate = None
-    problems += _view_problems(lowered, output)
-    if lowered.views > 1 and problems:
-        lowered = lower_transform(transform, recognized.size, several=False)
-        table = lowered.table
     user = _collate_segment(recognized, table, collate)
-    if collate is not None or problems or lowered.views > 1:
+    if collate is not None or lowered.views > 1:
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
-    if lowered.whole and table is not None and not problems:
-        return Plan(tuple(_native_segments(recognized, lowered, table, user, output)))
-    only_decodes = not lowered.ops and table is None and not recognized.source.decoded
-    as_it_is = recognized.tensors or recognized.read is not None
-    if split == "never" or (split == "ops" and only_decodes) or as_it_is:
-        source = Step(recognized.what, recognized.note)
-        steps = (*lowered.steps, *problems)  # what native code would do with them doesn't matter here
-        as_written = (replace(step, parity="", reason=step.reason if step.refused else "") for step in steps)
-        return Plan((DatasetSegment(steps=(source, *as_written)),))
-    return Plan(tuple(_split_segments(recognized, lowered, table, user, problems, output)))
+    return Plan(tuple(_native_segments(recognized, lowered, table, user, output)))
+
+
+def _as_written(recognized: Recognized, steps: tuple[Step, ...], problems: tuple[Step, ...]) -> Plan:
+    """The dataset's own code makes the samples, as native code can't do all `steps`, or has `problems`."""
+    source = Step(recognized.what, recognized.note)
+    # What native code would do with the steps that it knows doesn't matter here.
+    steps = tuple(step if step.refused else Step(step.text) for step in (*steps, *problems))
+    return Plan((DatasetSegment(steps=(source, *steps)),))
 
 
 def _collates_as_torch(
-    collate: Callable[[list[Any]], Any], recognized: Recognized, table: PointwiseTable | None
+    collate: Callable[[list[Any]], Any], recognized: Recognized, table: PointwiseTable
 ) -> bool:
     """Returns whether `collate` is timm's `fast_collate` and gives what torch's default collation would: it
     does for single uint8 images with integer labels."""
     module = sys.modules.get("timm.data.loader")
     known = module is not None and collate is getattr(module, "fast_collate", None)
-    as_uint8 = table is not None and table.dtype == torch.uint8
+    as_uint8 = table.dtype == torch.uint8
     if not known or not as_uint8 or recognized.target_transform is not None:
         return False
     image = torch.arange(6, dtype=torch.uint8).reshape(3, 1, 2)
@@ -203,7 +197,6 @@ def _native_segments(
     output: _Output,
 ) -> list[Segment]:
     """Native code writes whole batches; values are made there, or on the device after the copy."""
-    assert lowered.table is not None
     if user.collate is not None and collates_first(user.collate):
         last = Step(user.steps[-1].text, "collates its samples first: called with the finished batch")
         user = replace(user, steps=(*user.steps[:-1], last), collates_first=True)
@@ -211,7 +204,7 @@ def _native_segments(
         output = replace(output, memory_format=torch.channels_last)  # as its samples are
     cast = _cast_steps(lowered.table.dtype, table.dtype)
     erasing = _erasing_step(lowered)
-    native = _native_segment(recognized, lowered, batched=True)
+    native = _native_segment(recognized, lowered)
     shape = f"[N, {', '.join(map(str, native.shape))}] {output.layout}"
     what = "batch" if user.collate is None else "images"
     if output.device is None:
@@ -236,61 +229,25 @@ def _native_segments(
     return [native, *_if_any(user), values]
 
 
-def _split_segments(
-    recognized: Recognized,
-    lowered: LoweredTransform,
-    table: PointwiseTable | None,
-    user: CollateSegment,
-    problems: tuple[Step, ...],
-    output: _Output,
-) -> list[Segment]:
-    """Native code begins samples in worker processes, the user's Python continues with them, and a table may
-    end whole batches."""
-    native = replace(
-        _native_segment(recognized, lowered, batched=False),
-        varies=not lowered.extent.exact,
-        keeps_info=lowered.table is None or not all(map(sees_pixels_only, lowered.middle)),
-    )
-    middle = TransformSegment(steps=lowered.middle_steps, transforms=lowered.middle)
-    refusal = () if lowered.refusal is None else (lowered.refusal,)
-    user = replace(user, steps=(*refusal, *user.steps, *problems))
-    if table is None or lowered.table is None:
-        return [native, *_if_any(middle), *_if_any(user)]
-    cast = _cast_steps(lowered.table.dtype, table.dtype)
-    copy = () if output.device is None else (_copy_step(output.device, table.dtype),)
-    values = ValueSegment(
-        steps=(*copy, *lowered.table_steps, *cast, *lowered.erase_steps),
-        table=table,
-        erasing=_erasing_step(lowered),
-        memory_format=output.memory_format,
-        where=output.where,
-        transforms=lowered.tail,
-        uncast=lowered.table,
-    )
-    end: list[Segment] = [*_if_any(user), values] if copy else [values, *_if_any(user)]
-    return [native, *_if_any(middle), *end]
-
-
-def _native_segment(recognized: Recognized, lowered: LoweredTransform, *, batched: bool) -> NativeSegment:
+def _native_segment(recognized: Recognized, lowered: LoweredTransform) -> NativeSegment:
     """Returns the part of native code that makes the images themselves: uint8 pixels."""
     return NativeSegment(
         steps=(Step(recognized.what, recognized.note), *lowered.op_steps),
         source=recognized.source,
         ops=lowered.ops,
-        height=lowered.extent.height,
-        width=lowered.extent.width,
+        height=lowered.height,
+        width=lowered.width,
         mode=lowered.mode,
         upright=lowered.upright,
         tensors=recognized.tensors,
         read=recognized.read,
         channels=lowered.channels,
         views=lowered.views,
-        batched=batched,
     )
 
 
 def _collate_segment(
-    recognized: Recognized, table: PointwiseTable | None, collate: Callable[[list[Any]], Any] | None
+    recognized: Recognized, table: PointwiseTable, collate: Callable[[list[Any]], Any] | None
 ) -> CollateSegment:
     steps = []
     if recognized.target_transform is not None:
@@ -303,8 +260,8 @@ def _collate_segment(
         steps=tuple(steps),
         target_transform=recognized.target_transform,
         collate=collate,
-        sample_type=torch.Tensor if table is None else table.sample_type,
-        by_pixel=table is not None and table.by_pixel,
+        sample_type=table.sample_type,
+        by_pixel=table.by_pixel,
     )
 
 
@@ -314,7 +271,7 @@ def _if_any(segment: S) -> tuple[S, ...]:
 
 
 def _erasing_step(lowered: LoweredTransform) -> ErasingStep | None:
-    if lowered.erase is None or lowered.table is None:
+    if lowered.erase is None:
         return None
     return ErasingStep(lowered.erase, len(lowered.ops), lowered.table.dtype)
 

@@ -49,21 +49,16 @@ class NativeSegment:
         source: images and labels.
         mode: "RGB" or "L": files are read as Pillow's ``convert(mode)`` gives them.
         tensors: whether files are read as `torchvision.io.decode_image` does, with ``mode="RGB"``.
-        read: function of a sample's index that gives its (image, label) if native code can't read its file,
-            only if `batched`; by default, Pillow reads the file.
+        read: function of a sample's index that gives its (image, label) if native code can't read its file;
+            by default, Pillow reads the file.
         upright: whether files are turned as `PIL.ImageOps.exif_transpose` does, before all `ops`.
         ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
         channels: channels of every output image: 3 (RGB), or 1 (L).
-        height, width: size of every output image in pixels, unless it `varies`; of several images, one below
-            the other.
+        height, width: size of every output image in pixels; of several images, one below the other.
         views: number of images that each sample consists of.
         table: value of each level of each channel, [channels, 256] of `dtype`; None for the level (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
-        batched: whether native threads write whole batches; otherwise the user's Python in a worker process
-            continues with single images.
-        varies: whether the size of an output depends on the image; only if not `batched`.
-        keeps_info: whether `Image.info` is kept for Python code that may look at it.
     """
 
     steps: tuple[Step, ...] = ()
@@ -80,9 +75,6 @@ class NativeSegment:
     table: torch.Tensor | None = field(default=None, repr=False)
     dtype: torch.dtype = torch.uint8
     layout: Layout = "NHWC"
-    batched: bool = False
-    varies: bool = False
-    keeps_info: bool = False
     where: Where = field(default="native", init=False)
 
     def __post_init__(self) -> None:
@@ -135,15 +127,6 @@ class DatasetSegment:
     where: Where = field(default="python", init=False)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TransformSegment:
-    """The user's transforms of each PIL image that native code has started, called one after another."""
-
-    steps: tuple[Step, ...]
-    transforms: tuple[Callable[[Any], Any], ...]
-    where: Where = field(default="python", init=False)
-
-
 @dataclass(frozen=True)
 class ErasingStep:
     """RandomErasing in its place.
@@ -166,8 +149,6 @@ class ValueSegment:
         table: value of each level, the loader's cast included, or None if images have their values already.
         erasing: rectangles that are overwritten after that, if any.
         where: "native" before the copy to a device, "device" after it.
-        transforms: the user's transforms that this stands for, for images that no table was made for.
-        uncast: `table` without the loader's cast, for single samples; only together with `transforms`.
     """
 
     steps: tuple[Step, ...] = ()
@@ -175,13 +156,11 @@ class ValueSegment:
     erasing: ErasingStep | None = None
     memory_format: torch.memory_format = torch.contiguous_format
     where: Where = "native"
-    transforms: tuple[Callable[[Any], Any], ...] = ()
-    uncast: PointwiseTable | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CollateSegment:
-    """The user's functions of labels and lists of samples, if native code makes or begins the images.
+    """The user's functions of labels and lists of samples, if native code makes the images.
 
     Attributes:
         target_transform: function of the label (an int) of each sample; None to keep the label.
@@ -210,7 +189,7 @@ class BatchSegment:
 
 SampleSegment = NativeSegment | GatherSegment | DatasetSegment
 SAMPLE_SEGMENTS = (NativeSegment, GatherSegment, DatasetSegment)
-Segment = SampleSegment | TransformSegment | ValueSegment | CollateSegment | BatchSegment
+Segment = SampleSegment | ValueSegment | CollateSegment | BatchSegment
 S = TypeVar("S", bound=Segment)
 
 
@@ -245,14 +224,7 @@ class Plan:
     @property
     def native(self) -> NativeSegment | None:
         """The segment that writes whole batches natively, if there is one."""
-        native = self.find(NativeSegment)
-        return native if native is not None and native.batched else None
-
-    @property
-    def head(self) -> NativeSegment | None:
-        """The native segment whose images Python continues with in worker processes, if there is one."""
-        native = self.find(NativeSegment)
-        return None if native is None or native.batched else native
+        return self.find(NativeSegment)
 
     @property
     def gather(self) -> GatherSegment | None:
@@ -271,8 +243,8 @@ class Plan:
 
     @property
     def runs_python(self) -> bool:
-        """True if samples are made by the user's Python, at least in part: in workers."""
-        return self.native is None and self.gather is None
+        """True if samples are made by the dataset's own code, in workers."""
+        return isinstance(self.samples, DatasetSegment)
 
     @property
     def reasons(self) -> tuple[str, ...]:

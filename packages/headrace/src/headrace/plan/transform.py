@@ -1,20 +1,13 @@
-"""Lowers a transform to native operations and a table, and to what stays the user's Python between them.
-
-All of it is native if every step is understood. Otherwise the longest beginning is, and the end is a table if
-it treats every level by itself.
-"""
+"""Lowers a transform to native operations and a table, if every step is understood."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torchvision import transforms as v1
-from torchvision.transforms import v2
 
 from headrace.plan.pointwise import PointwiseTable, build_table, build_table_of_views
 from headrace.plan.segments import Step
@@ -44,9 +37,6 @@ from headrace.transforms.random_erasing import RandomErasing
 MAX_DEPTH = 32
 
 NO_NATIVE_FORM = "no native implementation"
-AS_PYTHON = "runs as Python"
-AFTER_PYTHON = "follows a step that runs as Python"
-BEFORE_PYTHON = "precedes a step that runs as Python"
 IN_TABLE = "fused into a lookup table of 256 levels"
 ERASED = "drawn by sample, written into the batch"
 READ_SO = "part of how files are read"
@@ -54,53 +44,40 @@ NOT_FIRST = "turns the image after other steps; put it first"
 VARYING_CHANNELS = "gives images of one channel or of three, by chance"
 NOT_LAST = "erases before other steps; put it at the end"
 OF_SEVERAL = "comes after a crop into several images"
-NO_BATCHES_OF_SEVERAL = "makes several images of one, which these batches can't hold"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 NOT_ON_IMAGES = "comes after a step that may not give an image"
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredTransform:
-    """A lowered transform: native operations, then the user's Python, then a table of levels.
+    """A transform that native code can do all of: operations, then a table of levels.
 
     Attributes:
         mode, upright: how native code reads files; see `headrace.plan.segments.NativeSegment`.
         ops: operations that native code does on the decoded image.
-        extent, channels, views: size, channels (3 or 1) and number of the images after them.
-        middle: the user's transforms that follow, called one after another with a PIL image.
-        tail: the user's transforms at the end that `table` and `erase` stand for.
-        table: value of each level after `tail`, or None without a tail.
+        height, width, channels, views: size, channels (3 or 1) and number of the images after them.
+        table: value of each level after the pointwise transforms at the end.
         erase: what overwrites part of the values, if anything does.
-        op_steps, middle_steps, table_steps, erase_steps: the same in words.
-        refusal: reason why native code can't do all of it if that is due to no step alone.
+        op_steps, table_steps, erase_steps: the same in words.
     """
 
     mode: Mode
     upright: bool
     ops: tuple[ImageOp, ...]
-    extent: Extent
+    height: int
+    width: int
     channels: int
     views: int
-    middle: tuple[Callable[[Any], Any], ...]
-    tail: tuple[Callable[[Any], Any], ...]
-    table: PointwiseTable | None
+    table: PointwiseTable
     erase: RandomErasing | None
     op_steps: tuple[Step, ...]
-    middle_steps: tuple[Step, ...]
     table_steps: tuple[Step, ...]
     erase_steps: tuple[Step, ...]
-    refusal: Step | None = None
-
-    @property
-    def whole(self) -> bool:
-        """True if native code can do all of it, and write batches."""
-        return self.refusal is None and not self.middle and self.table is not None
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """All of it in words, in the order in which it runs."""
-        refusal = () if self.refusal is None else (self.refusal,)
-        return (*self.op_steps, *self.middle_steps, *self.table_steps, *self.erase_steps, *refusal)
+        return (*self.op_steps, *self.table_steps, *self.erase_steps)
 
 
 @dataclass
@@ -142,21 +119,34 @@ class _Images:
 
 
 def lower_transform(
-    transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB", *, several: bool = True
-) -> LoweredTransform:
-    """Returns what native code can do of `transform` on images of `size`, and why not all of it. Without
-    `several`, crops that make several images of one stay Python."""
+    transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB"
+) -> LoweredTransform | tuple[Step, ...]:
+    """Returns how native code does `transform` on images of `size`. If it can't do all of it, returns the
+    steps in words, with the reasons why not."""
     items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
     _settle(items, images)
     _check_erasing(items)
-    for item in items:
-        if _views_of([item]) > 1 and not several:
-            item.problem = item.problem or NO_BATCHES_OF_SEVERAL
     if any(item.problem for item in items):
-        return _split(items, images, None)
+        return _steps_as_written(items)
     table = _table_of_batches(items, images)
-    return _whole(items, images, table) if isinstance(table, PointwiseTable) else _split(items, images, table)
+    if not isinstance(table, PointwiseTable):
+        return (*_steps_as_written(items), table)
+    extent = _extent(items, images)
+    return LoweredTransform(
+        mode=images.mode,
+        upright=images.upright,
+        ops=_image_ops(items),
+        height=extent.height,
+        width=extent.width,
+        channels=table.channels,
+        views=_views_of(items),
+        table=table,
+        erase=_erasing_of(items),
+        op_steps=tuple(_native_step(item) for item in items if not _is_of_values(item)),
+        table_steps=tuple(_native_step(item) for item in items if isinstance(item.op, LevelOp)),
+        erase_steps=tuple(_native_step(item) for item in items if isinstance(item.op, RandomErasing)),
+    )
 
 
 def _fold_reading(items: Sequence[_Item], images: _Images) -> _Images:
@@ -202,53 +192,6 @@ def _in_table(item: _Item) -> bool:
     return item.on_tensor or not isinstance(item.op, Identity)
 
 
-def _whole(items: Sequence[_Item], images: _Images, table: PointwiseTable) -> LoweredTransform:
-    on_images = [item for item in items if not _is_of_values(item)]
-    on_values = [item for item in items if _is_of_values(item)]
-    return replace(_lowered(images, on_images, [], on_values, table), channels=table.channels)
-
-
-def _split(items: Sequence[_Item], images: _Images, refusal: Step | None) -> LoweredTransform:
-    """The longest beginning that native code does, and the longest end that is a table."""
-    begin = 0
-    while begin < len(items) and _keeps_images(items[begin]):
-        begin += 1
-    end = len(items)
-    while end > begin and _is_of_values(items[end - 1]) and not items[end - 1].problem:
-        end -= 1
-    table = _table_of(items[end:]) if items[end:] else None
-    if not isinstance(table, PointwiseTable):
-        table, end = None, len(items)
-    return _lowered(images, items[:begin], items[begin:end], items[end:], table, refusal)
-
-
-def _lowered(
-    images: _Images,
-    head: Sequence[_Item],
-    middle: Sequence[_Item],
-    tail: Sequence[_Item],
-    table: PointwiseTable | None,
-    refusal: Step | None = None,
-) -> LoweredTransform:
-    return LoweredTransform(
-        mode=images.mode,
-        upright=images.upright,
-        ops=_image_ops(head),
-        extent=_extent(head, images),
-        channels=head[-1].channels if head else images.channels,
-        views=_views_of(head),
-        middle=tuple(item.transform for item in middle),
-        tail=tuple(item.transform for item in tail),
-        table=table,
-        erase=_erasing_of(tail),
-        op_steps=tuple(map(_native_step, head)),
-        middle_steps=tuple(_python_steps(middle)),
-        table_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, LevelOp)),
-        erase_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, RandomErasing)),
-        refusal=refusal,
-    )
-
-
 def _image_ops(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
     settled = (item.settled for item in items if item.settled is not None)
     return tuple(each.op for each in settled if each.op is not None)
@@ -266,12 +209,6 @@ def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
 
 def _is_of_values(item: _Item) -> bool:
     return isinstance(item.op, (LevelOp, RandomErasing))
-
-
-def _keeps_images(item: _Item) -> bool:
-    """Returns whether native code can do `item`, from image to image, if it did everything before it."""
-    known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
-    return known and not item.problem and _views_of([item]) == 1
 
 
 def _views_of(items: Sequence[_Item]) -> int:
@@ -341,7 +278,7 @@ def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | N
         found = find_processor(transform)
         if found is None:
             return None
-        if not all(map(_keeps_images, before)):
+        if not all(map(_gives_an_image, before)):
             raise NoNativeForm(NOT_ON_IMAGES)
         steps = processing_steps(transform, *found)
     except NoNativeForm as verdict:
@@ -354,6 +291,11 @@ def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | N
         known = None if op is None else _Item(step, op, text=str(op), on_levels=True)
         items.append(known or _read(step, items))
     return items
+
+
+def _gives_an_image(item: _Item) -> bool:
+    known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
+    return known and not item.problem and _views_of([item]) == 1
 
 
 def _gives_levels(items: Sequence[_Item]) -> bool:
@@ -449,25 +391,6 @@ def _native_step(item: _Item) -> Step:
     return Step(item.text, ERASED if isinstance(item.op, RandomErasing) else IN_TABLE, "exact")
 
 
-def _python_steps(middle: Sequence[_Item]) -> Iterator[Step]:
-    """Yields steps in words: the problem of each, or its place among those that have one."""
-    reason = BEFORE_PYTHON if any(item.problem for item in middle) else AS_PYTHON
-    for item in middle:
-        if item.problem:
-            reason = AFTER_PYTHON
-        yield Step(item.text, item.problem or reason, refused=bool(item.problem))
-
-
-FUNCTIONS = (v1.Lambda, v2.Lambda)
-
-
-def sees_pixels_only(transform: Any) -> bool:
-    """Returns whether `transform` is one of torchvision's that looks at nothing but pixels. A user function
-    may look at EXIF data, as `PIL.ImageOps.exif_transpose` does."""
-    if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
-        return False
-    if not type(transform).__module__.startswith("torchvision.transforms."):
-        return type(transform) is nn.Identity
-    # Those that call others, such as RandomApply, hold them in this attribute.
-    inside = getattr(transform, "transforms", ())
-    return isinstance(inside, (Sequence, nn.ModuleList)) and all(map(sees_pixels_only, inside))
+def _steps_as_written(items: Sequence[_Item]) -> tuple[Step, ...]:
+    """Returns the steps in words, each with its problem, if it has one."""
+    return tuple(Step(item.text, item.problem, refused=bool(item.problem)) for item in items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import BinaryIO
@@ -55,6 +56,10 @@ class RemoteSource(Source):
 
     def lease(self, samples: npt.NDArray[np.int64]) -> Lease:
         return self.access.records().begin(self.wanted(samples))
+
+    def holding(self, samples: npt.NDArray[np.int64]) -> AbstractContextManager[None]:
+        """See `Source`."""
+        return self.access.records().holding(self.wanted(samples))
 
     def stats(self) -> RemoteStats:
         return self.access.records().stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
@@ -153,6 +154,10 @@ class Source(ABC):
         """Begins to fetch `samples`, each 0 or more, or returns None if the source isn't `leased`."""
         return None
 
+    def holding(self, samples: npt.NDArray[np.int64]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Within this, `open` finds `samples`, each 0 or more, without waiting for them one by one."""
+        return nullcontext()
+
     def stats(self) -> RemoteStats | None:
         """Returns what this process has fetched so far, or None without a store."""
         return None
@@ -164,3 +169,15 @@ def source_of(dataset: Any) -> Source | None:
         dataset = dataset.dataset
     source = getattr(dataset, "source", None)
     return source if isinstance(source, Source) else None
+
+
+def samples_of(indices: Any, size: int) -> npt.NDArray[np.int64] | None:
+    """`indices` as samples from 0 on, or None if a dataset of `size` samples doesn't have them all."""
+    try:
+        order = np.array(indices, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if ((order < -size) | (order >= size)).any():
+        return None
+    order[order < 0] += size
+    return order

@@ -13,13 +13,13 @@ from torch.utils.data import IterableDataset
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.engine.error_policy import ErrorPolicyDataset
-from headrace.engine.lower import draws_of, lower_pipeline, make_image, make_sample
+from headrace.engine.lower import draws_of, lower_pipeline, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
 from headrace.plan import Plan
-from headrace.plan.pointwise import look_up, look_up_levels, run_suffix
-from headrace.plan.segments import ErasingStep, NativeSegment, TransformSegment, ValueSegment
+from headrace.plan.pointwise import look_up_levels
+from headrace.plan.segments import ErasingStep, NativeSegment, ValueSegment
 from headrace.records import BatchKeys, Draw, SampleKey
 from headrace.transforms.op import Op, flat
 from headrace.transforms.random_erasing import draw_boxes, draw_noise
@@ -31,8 +31,8 @@ def draws(
     """Returns what is drawn for each step of sample `index` in `epoch`: the crop's box, the flip and so on.
 
     Args:
-        loader: natively planned, as a whole or as far as `explain()` says; the steps after that draw from
-            torch's, NumPy's and Python's generators.
+        loader: natively planned; code that runs as Python draws from the generators of torch, NumPy and
+            Python.
         index: in the dataset, 0 or more.
         epoch: its number; by default the epoch started last. Without a seed only that one is known.
         occurrence: of this index in the epoch: 0 (the default) if it comes once. See
@@ -54,25 +54,24 @@ def draws(
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
     steps = tuple(zip(flat(native.ops), drawn, strict=True))
     erasing = None if plan.values is None else plan.values.erasing
-    if erasing is None or not native.batched:  # the size of what is erased isn't known before
+    if erasing is None:
         return steps
     return (*steps, (erasing.erase, _erased_box(erasing, key, native.height, native.width)))
 
 
 def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
-    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` returns. What
-    runs as Python, steps or the whole dataset, is called as in the loader, with the generators seeded alike;
-    what it draws from a generator of its own, and what it asks of `get_worker_info()`, isn't replayed.
+    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` returns. If the
+    dataset runs as Python, it is called as in the loader, with the generators seeded alike; what it draws
+    from a generator of its own, and what it asks of `get_worker_info()`, isn't replayed.
 
     Args:
         loader: of a map-style dataset.
         index, epoch, occurrence: as for `draws`.
 
     Returns:
-        If native code has a part in the loader, the image, [channels, height, width] of the loader's
-        dtype, on the CPU: bit for bit the row of its batch; if the transform ends in Python, whatever that
-        gives. If the dataset runs as Python or is gathered from memory, ``loader.dataset[index]``: the
-        whole sample before it is collated and cast.
+        If the plan is native, the image, [channels, height, width] of the loader's dtype, on the CPU: bit for
+        bit the row of its batch. If the dataset runs as Python or is gathered from memory,
+        ``loader.dataset[index]``: the whole sample before it is collated and cast.
 
     Raises:
         ConfigError: the epoch's seed isn't known; or code drew random numbers of which nobody knows what they
@@ -85,13 +84,8 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
     if native is None:
         return _replay_python(loader, index, epoch, occurrence)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    if native.batched:
-        image, _ = make_sample(native, lower_pipeline(native, decoders=0), key)
-        return _with_values(image, plan.values, key)
-    sample = _replay_split(plan, native, key, seeded=loader.seed is not None)
-    if loader.dtype is not None and isinstance(sample, torch.Tensor) and sample.ndim == 3:
-        sample = sample.to(loader.dtype)
-    return sample
+    image, _ = make_sample(native, lower_pipeline(native, decoders=0), key)
+    return _with_values(image, plan.values, key)
 
 
 def _replay_python(loader: DataLoader[Any], index: int, epoch: int | None, occurrence: int) -> Any:
@@ -137,21 +131,6 @@ def _states() -> tuple[Any, ...]:
         random.getstate(),
         (numpys[1].tobytes(), *numpys[2:]),
     )
-
-
-def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey, *, seeded: bool) -> Any:
-    sample: Any = make_image(head, lower_pipeline(head, decoders=0), key)
-    middle, values = plan.find(TransformSegment), plan.values
-    with _generators(seed_of(key) if seeded else None):
-        sample = run_suffix(sample, () if middle is None else middle.transforms)
-        if values is None:
-            return sample
-        # User objects, rather than a table of them: but erasing draws otherwise.
-        if values.erasing is None or getattr(sample, "mode", None) != "RGB":
-            return run_suffix(sample, values.transforms)
-    assert values.uncast is not None
-    levels = look_up(sample, values.uncast.values)
-    return _with_values(levels, ValueSegment(table=None, erasing=values.erasing), key)
 
 
 def _with_values(image: torch.Tensor, values: ValueSegment | None, key: SampleKey) -> torch.Tensor:

@@ -117,9 +117,6 @@ class AugMix(Policy):
         chains = (self.severity, self.width, self.depth, self.alpha, self.count)
         return (*how, *chains, *self.table.params(), self.fused)
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         functional: Any = v2.functional if self.is_v2 else v1.functional
         original = functional.pil_to_tensor(image)[None]

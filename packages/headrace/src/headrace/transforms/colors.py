@@ -63,7 +63,9 @@ class Grayscale(ImageOp):
     def channels(self, before: int) -> int:
         return self.num_output_channels
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+    @property
+    def keeps_info(self) -> bool:  # type: ignore[override]
+        """See `ImageOp`."""
         return self.num_output_channels == 1
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -85,9 +87,6 @@ class RandomGrayscale(PlainChanceOp):
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
         return in_torch(cls.read(transform), transform, probe=Grayscale(3))
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return not draw[0]
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return F.rgb_to_grayscale(image, num_output_channels=3)
@@ -154,7 +153,9 @@ class ColorJitter(_ColorsOp):
         values = [getattr(self, name) for name in FACTORS]
         return tuple(number for value in values for number in ((0, 0, 0) if value is None else (1, *value)))
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+    @property
+    def keeps_info(self) -> bool:  # type: ignore[override]
+        """See `ImageOp`."""
         return self.brightness is None and self.contrast is None and self.hue is None
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -177,6 +178,7 @@ class ChannelPermutation(ImageOp):
     """The channels in a random order."""
 
     native = "channel_permutation"
+    keeps_info = False
     gray_problem = NO_GRAY
     matches = (v2.RandomChannelPermutation,)
     draws = CHANNELS
@@ -192,9 +194,6 @@ class ChannelPermutation(ImageOp):
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
         return cls.read(transform)
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.permute_channels(image, list(map(int, draw)))
@@ -231,10 +230,6 @@ class PhotometricDistort(_ColorsOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         return cls(chance("p", transform.p), *(_factors_of(transform, name) for name in FACTORS))
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        brightness, contrast, _, hue = draw[:4]
-        return not (brightness or contrast or hue or draw[9])
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         for which in (0, 1, 2, 3) if draw[8] else (0, 2, 3, 1):

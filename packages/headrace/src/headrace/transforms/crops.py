@@ -60,9 +60,6 @@ class _Window(SizedOp):
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return height >= self.height and width >= self.width
-
 
 @dataclass(frozen=True)
 class CenterCrop(_Window):
@@ -251,9 +248,6 @@ class RandomCrop(SizedOp):
             left, right, top, bottom = left + short_x, right + short_x, top + short_y, bottom + short_y
         return left, top, right, bottom
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return not any(self.total_padding(height, width))
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         padding = self.total_padding(image.height, image.width)
         if any(padding):
@@ -273,6 +267,7 @@ class Pad(ImageOp):
     fill: tuple[int, int, int]
 
     native = "pad"
+    keeps_info = False
     matches = (v1.Pad, v2.Pad)
     tensor_problem = TENSOR_PADDING
     examples = (
@@ -311,9 +306,6 @@ class Pad(ImageOp):
         if after.height >= 1 and after.width >= 1:
             return after
         return Extent(max(1, after.height), max(1, after.width), exact=False)
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.pad(image, list(self.padding), fill=self.fill, padding_mode=self.padding_mode)
@@ -363,9 +355,6 @@ class MultiCrop(SizedOp):
         for i, crop in enumerate(crops):
             strip.paste(crop, (0, i * self.height))
         return strip
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
 
 
 def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:

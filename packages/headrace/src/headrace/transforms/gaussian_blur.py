@@ -35,6 +35,7 @@ class GaussianBlur(ImageOp):
     is_v2: bool
 
     native = "gaussian_blur"
+    keeps_info = False
     gray_problem = NO_GRAY
     matches = (v1.GaussianBlur, v2.GaussianBlur)
     draws = ("standard deviation, in pixels", "its place among those of the range")
@@ -86,9 +87,6 @@ class GaussianBlur(ImageOp):
 
     def data(self) -> npt.NDArray[np.float32]:
         return _kernels(self)
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
 
     def replay(self, image: Any, draw: Draw) -> Any:
         functional = v2.functional if self.is_v2 else v1.functional

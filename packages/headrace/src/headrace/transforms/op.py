@@ -119,6 +119,8 @@ class ImageOp(Op):
         gray_problem: reason why it isn't run natively on gray images, mode L; "" if it does to three equal
             channels what torchvision does to one, draws included, which tests/exact/test_ops.py compares.
         views: number of images that it makes of one, which native code puts one below the other.
+        keeps_info: whether the result has the `info` (EXIF, DPI, …) of the image before, which user code may
+            look at; only of ops that deferred images record.
     """
 
     arithmetic: Arithmetic = field(default="pillow", kw_only=True)
@@ -129,6 +131,7 @@ class ImageOp(Op):
     views: ClassVar[int] = 1
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
     gray_problem: ClassVar[str] = ""
+    keeps_info: ClassVar[bool] = True
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ImageOp:  # noqa: ARG003  (the default refuses all of them)
@@ -165,11 +168,6 @@ class ImageOp(Op):
         """(height, width) of the result for an image of height × width."""
         after = self.extent(Extent(height, width, exact=True))
         return after.height, after.width
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        """Returns whether Pillow hands the file's `info` (EXIF, DPI, …) on to the result: user code may look
-        at it."""
-        return True
 
     @property
     def inside(self) -> tuple[ImageOp, ...]:
@@ -244,15 +242,6 @@ def replay_one(op: ImageOp, image: Image.Image, draw: Draw) -> Any:
         return op.replay(image, draw)
     tensor = op.replay(v2.functional.pil_to_tensor(image), draw)
     return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
-
-
-def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width: int) -> bool:
-    """Returns whether the `info` of an image of height × width is still there after `ops`."""
-    for op, draw in applied(ops, draws):
-        if not op.keeps_info(height, width, draw):
-            return False
-        height, width = op.output_size(height, width, draw)
-    return True
 
 
 def parity_of(op: ImageOp) -> Parity:

@@ -170,9 +170,6 @@ class Policy(ImageOp):
     def data(self) -> npt.NDArray[np.float32]:
         return self.table.data()
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return not any(step.name in ("Brightness", "Contrast") for step in self.steps(draw))
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return self.apply(self.steps(draw), image, image.width, image.height)
 

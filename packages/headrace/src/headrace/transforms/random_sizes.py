@@ -183,9 +183,6 @@ class RandomZoomOut(ChanceOp):
     def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
         return (int(draw[1]), int(draw[2])) if draw[0] else (height, width)
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return not draw[0]
-
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         _, height, width, top, left = map(int, draw)
         sides = [left, top, width - left - image.width, height - top - image.height]

@@ -134,10 +134,6 @@ class TimmAugment(ImageOp):
         padded = [op for row in self.rows for op in (*row, *[nothing] * (per_row - len(row)))]
         return np.concatenate([_rows(padded), np.array(self.weights or (), np.float32)])
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        new = ("Brightness", "Contrast")  # they blend with a new image
-        return not any(name.startswith(new) for name, *_ in _drawn(draw))
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return _apply_drawn(image, draw, self.shared)
 

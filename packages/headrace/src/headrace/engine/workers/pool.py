@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,9 +31,6 @@ from headrace.order.batches import IndexBatch
 from headrace.order.epoch import StreamState
 from headrace.records import LazyCounts
 from headrace.sources.source import source_of
-
-if TYPE_CHECKING:  # what it brings takes a worker long to import
-    from headrace.plan.segments import Plan
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
 
@@ -93,7 +90,7 @@ class WorkerPool:
     forked from this one, the pool's copy does nothing.
 
     Args:
-        config, plan: what the workers do; kept workers stay with those of their first epoch.
+        config: what the workers do; kept workers stay with that of their first epoch.
         guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
             `IterableBatches`, if the dataset is an `IterableDataset`.
         seeding: of the first epoch; workers are seeded when they start.
@@ -107,14 +104,12 @@ class WorkerPool:
     def __init__(
         self,
         config: LoaderConfig,
-        plan: Plan,
         guard: Guard,
         seeding: Seeding,
         deaths: Deaths,
         measured: Callable[[LazyCounts], None],
     ) -> None:
         self.config = config
-        self.plan = plan
         self.depth = config.num_workers * (config.prefetch_factor or 1)
         self._measured = measured
         self.batch_nbytes = 0  # of the largest batch that has come

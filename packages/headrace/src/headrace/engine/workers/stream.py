@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._torch_compat import LoaderIteratorBase
 from headrace.config import LoaderConfig
@@ -15,9 +15,6 @@ from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts, Work
-
-if TYPE_CHECKING:  # what it brings takes a worker long to import
-    from headrace.plan.segments import Plan
 
 
 class WorkerStream(PythonStream):
@@ -111,7 +108,6 @@ class WorkerPools:
     def start_epoch(
         self,
         config: LoaderConfig,
-        plan: Plan,
         guard: Guard,
         seeding: Seeding,
         batches: Iterator[IndexBatch],
@@ -119,7 +115,7 @@ class WorkerPools:
         turn: int = 0,
     ) -> WorkerStream:
         """The stream of one epoch, whose first batches are asked for at once, beginning with worker `turn`.
-        Processes that were kept continue with the config, plan and guard of their start.
+        Processes that were kept continue with the config and guard of their start.
 
         Raises:
             ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -131,7 +127,7 @@ class WorkerPools:
             pool = None
         if pool is None:
             self._lazy_counts = []
-            pool = WorkerPool(config, plan, guard, seeding, self._deaths, self._lazy_counts.append)
+            pool = WorkerPool(config, guard, seeding, self._deaths, self._lazy_counts.append)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)

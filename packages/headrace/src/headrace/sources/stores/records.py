@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -64,6 +65,7 @@ class Records:
         self._sizes = 0, 0  # the sum and the number of the sizes of whole objects
         # Size and version by URL, of the whole objects that were requested last.
         self._remembered: dict[str, tuple[int, str]] = {}
+        self._held: dict[Wanted, tuple[Lease, int]] = {}  # the lease, and the position in it
 
     def begin(self, wanted: Sequence[Wanted]) -> Lease:
         """Starts to fetch all of `wanted`; returns at once."""
@@ -82,10 +84,25 @@ class Records:
 
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
+        held = self._held.get(wanted)
+        if held is not None:
+            return held[0].read(held[1])
         lease = self.begin([wanted]).arrived()
         try:
             return lease.read(0)
         finally:
+            lease.release()
+
+    @contextmanager
+    def holding(self, wanted: Sequence[Wanted]) -> Iterator[None]:
+        """Within this, all of `wanted` are there to `read`, in this thread. Raises what kept all of them from
+        it."""
+        lease = self.begin(wanted).arrived()
+        self._held = {each: (lease, i) for i, each in enumerate(wanted)}
+        try:
+            yield
+        finally:
+            self._held = {}
             lease.release()
 
     def fetch(self, url: str, start: int, stop: int) -> bytes:
