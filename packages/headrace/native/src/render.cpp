@@ -40,7 +40,8 @@ size_t first_pixel_in(const uint8_t* memory) {
 const char* check_render_job(const hr_render_job& job) {
   if (job.width < 1 || job.height < 1 || job.width > kMaxEdge || job.height > kMaxEdge)
     return "the size of a resized crop is out of range";
-  if (job.filter < 0 || job.filter > 5) return "the filter is unknown";
+  if (job.filter < 0 || job.filter > kLastFilter || is_torchs(static_cast<Filter>(job.filter)))
+    return "the filter is unknown";
   if (!inside(job.crop, kMaxEdge, kMaxEdge)) return "the crop is empty or out of range";
   if (!inside(job.window, job.width, job.height))
     return "the window is empty or leaves the resized crop";

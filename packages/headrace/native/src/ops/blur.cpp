@@ -202,4 +202,38 @@ Code Blur::pillow_gaussian(const ImageView& source, double radius_x, double radi
                       box_radius(static_cast<float>(radius_y), kPasses), kPasses, out);
 }
 
+Code Blur::opencv(const ImageView& source, const uint16_t* weights_x, int size_x,
+                  const uint16_t* weights_y, int size_y, const ImageView& out) {
+  const int width = source.width, height = source.height, reach = size_x / 2;
+  const size_t values = size_t{4} * static_cast<size_t>(width);
+  const size_t padded_size = values + size_t{8} * static_cast<size_t>(reach);
+  const auto ring = static_cast<size_t>(size_y);
+  uint8_t* memory = rows_.reserve(values * sizeof(uint32_t) + ring * sizeof(uint16_t*) +
+                                  ring * values * sizeof(uint16_t) + padded_size);
+  if (memory == nullptr) return Code::kOutOfMemory;
+  auto* const sums = reinterpret_cast<uint32_t*>(memory);
+  auto* const rows = reinterpret_cast<const uint16_t**>(sums + values);
+  auto* const kept = reinterpret_cast<uint16_t*>(rows + ring);
+  uint8_t* const padded = reinterpret_cast<uint8_t*>(kept + ring * values);
+  const auto at = [&](int y) { return kept + static_cast<size_t>(y) % ring * values; };
+  const Loops& loops = active_loops();
+  int done = 0;
+  for (int y = 0; y < height; ++y) {
+    for (; done <= std::min(y + size_y / 2, height - 1); ++done) {
+      const auto* from = reinterpret_cast<const uint32_t*>(source.row(done));
+      auto* to = reinterpret_cast<uint32_t*>(padded);
+      std::memcpy(to + reach, from, values);
+      for (int i = 1; i <= reach; ++i) {
+        to[reach - i] = from[padded_index(-i, width, PaddingMode::kReflect)];
+        to[reach + width - 1 + i] = from[padded_index(width - 1 + i, width, PaddingMode::kReflect)];
+      }
+      loops.opencv_blur_row(padded, weights_x, size_x, width, at(done));
+    }
+    for (int k = 0; k < size_y; ++k)
+      rows[k] = at(padded_index(y - size_y / 2 + k, height, PaddingMode::kReflect));
+    loops.opencv_blur_column(rows, weights_y, size_y, width, sums, out.row(y));
+  }
+  return Code::kOk;
+}
+
 }  // namespace headrace::ops

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "../geometry.h"
 #include "../image.h"
 #include "../resize/resize.h"
 #include "../status.h"
@@ -130,6 +131,27 @@ void torch_affine(const ImageView& source, const TorchWarp& warp, const ImageVie
 constexpr int kMostMixed = 32;
 void mix(const ImageView* images, const float* weights, int count, const ImageView& out);
 
+// --- OpenCV's arithmetic (opencv_pixels.cpp) ---------------------------------------------------
+
+void opencv_grayscale(const ImageView& image);
+void opencv_to_hsv(const ImageView& image);
+// vector: how many pixels of a row OpenCV computes together, which depends on the processor. It
+// rounds those that are left at the end otherwise.
+void opencv_from_hsv(const ImageView& image, int vector);
+
+// warpAffine and warpPerspective. m: what gives the place in the source, in rows of three; the last
+// row is used of a perspective only. mode: what is seen outside, `fill` where it is constant.
+// version: OpenCV's, 4 or 5.
+struct OpencvWarp {
+  double m[9];
+  bool perspective;
+  bool linear;  // rather than nearest
+  PaddingMode mode;
+  uint8_t fill[3];
+  int version;
+};
+void opencv_warp(const ImageView& source, const OpencvWarp& warp, const ImageView& out);
+
 // --- Blurs, from `source` to `out` of the same size (blur.cpp) ---------------------------------
 
 // Keeps rows from image to image; one instance serves one thread.
@@ -146,6 +168,11 @@ class Blur {
   // axis.
   Code pillow_gaussian(const ImageView& source, double radius_x, double radius_y,
                        const ImageView& out);
+
+  // OpenCV's GaussianBlur and sepFilter2D of uint8 with symmetric weights of 8 bits, which add up
+  // to 257 at most. Edges are reflected.
+  Code opencv(const ImageView& source, const uint16_t* weights_x, int size_x,
+              const uint16_t* weights_y, int size_y, const ImageView& out);
 
  private:
   struct Rings;

@@ -10,6 +10,7 @@ namespace headrace::ops {
 
 struct GaussianRow;
 struct GridRow;
+struct OpencvCorners;
 
 // value * factor + other * rest, as torchvision blends tensors.
 struct TorchBlend {
@@ -72,6 +73,38 @@ struct Loops {
   Grid grid_nearest;
   void (*mix_rows)(const uint8_t* const* rows, const float* weights, int count, int width,
                    uint8_t* out);
+
+  // OpenCV's arithmetic. Rows of pixels in place; hues are 0 to 179, and the tables 4096 times 255
+  // over a level and 30 over a range of levels.
+  void (*opencv_luma)(uint8_t* row, int width);
+  void (*opencv_to_hsv)(uint8_t* row, int width, const int32_t saturations[256],
+                        const int32_t hues[256]);
+  void (*opencv_from_hsv)(uint8_t* row, int width, bool rounded);
+  // Pixels between four others, by parts of 32 or by floats.
+  using BlendCorners = void (*)(const OpencvCorners& corners, int count, uint32_t* out);
+  BlendCorners opencv_blend_fixed;
+  BlendCorners opencv_blend_floats;
+  // m[0] x + m[1] y + m[2] for columns from `first` on; the last ones of a row round otherwise.
+  void (*opencv_plane)(const float m[3], float y, int first, int count, bool last, float* out);
+  // Whole pixels of places, `nearest` or to the left, and what is left of these. Both arrays have
+  // kOpencvPlaces elements.
+  void (*opencv_split)(float* places, int count, bool nearest, int32_t* pixels);
+  // The two passes of a blur with symmetric weights, of which `size`, an odd number, add up to 256
+  // or 257 at most. `padded` has size - 1 more pixels.
+  void (*opencv_blur_row)(const uint8_t* padded, const uint16_t* weights, int size, int width,
+                          uint16_t* out);
+  void (*opencv_blur_column)(const uint16_t* const* rows, const uint16_t* weights, int size,
+                             int width, uint32_t* sums, uint8_t* out);
+};
+
+// What pixels of a row of a warp are blended of.
+constexpr int kOpencvPlaces = 256;
+struct OpencvCorners {
+  uint32_t pixels[4][kOpencvPlaces];  // upper left, upper right, lower left, lower right
+  int32_t fixed_x[kOpencvPlaces];     // how far right and down between them, of 32
+  int32_t fixed_y[kOpencvPlaces];
+  float x[kOpencvPlaces];  // the same from 0 to 1
+  float y[kOpencvPlaces];
 };
 
 // One row of torch's grid_sample of an affine grid.

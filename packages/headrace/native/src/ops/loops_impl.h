@@ -412,14 +412,42 @@ void box_row(uint32_t* __restrict sums, const uint8_t* __restrict before,
   }
 }
 
-#include "torch_loops_impl.h"
+#include "opencv_loops_impl.h"
 
 }  // namespace
 
-const Loops HEADRACE_LOOPS = {
-    blend_level,  blend_luma, blend_rows,       luma,          permute,         shift_hue,
-    look_up,      sum_luma,   torch_blend_luma, torch_luma,    torch_shift_hue, torch_sum_luma,
-    sharpen,      nearest,    bilinear,         bicubic,       gather,          convolve_row,
-    gaussian_row, box_row,    torch_sharpen,    grid_bilinear, grid_nearest,    mix_rows};
+const Loops HEADRACE_LOOPS = {blend_level,
+                              blend_luma,
+                              blend_rows,
+                              luma,
+                              permute,
+                              shift_hue,
+                              look_up,
+                              sum_luma,
+                              torch_blend_luma,
+                              torch_luma,
+                              torch_shift_hue,
+                              torch_sum_luma,
+                              sharpen,
+                              nearest,
+                              bilinear,
+                              bicubic,
+                              gather,
+                              convolve_row,
+                              gaussian_row,
+                              box_row,
+                              torch_sharpen,
+                              grid_bilinear,
+                              grid_nearest,
+                              mix_rows,
+                              opencv_luma,
+                              opencv_to_hsv,
+                              opencv_from_hsv_row,
+                              opencv_blend_fixed,
+                              opencv_blend_floats,
+                              opencv_plane,
+                              opencv_split,
+                              opencv_blur_row,
+                              opencv_blur_column};
 
 }  // namespace headrace::ops

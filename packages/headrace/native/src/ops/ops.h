@@ -17,6 +17,11 @@ namespace headrace {
   X(Group)                    \
   X(HorizontalFlip)           \
   X(MultiCrop)                \
+  X(OpencvBlur)               \
+  X(OpencvFromHsv)            \
+  X(OpencvGrayscale)          \
+  X(OpencvToHsv)              \
+  X(OpencvWarp)               \
   X(Pad)                      \
   X(PhotometricDistort)       \
   X(PillowBlur)               \

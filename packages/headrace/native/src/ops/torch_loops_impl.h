@@ -1,4 +1,5 @@
-// The loops of torch's own arithmetic on uint8 tensors: part of loops_impl.h, which includes this.
+// The loops of torch's own arithmetic on uint8 tensors: part of loops_impl.h, which includes this
+// by opencv_loops_impl.h.
 //
 // torch's kernels round after each operation, but for those that are written as fused below.
 

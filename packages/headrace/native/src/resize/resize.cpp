@@ -5,6 +5,7 @@
 
 #include "coefficients.h"
 #include "kernels.h"
+#include "opencv.h"
 #include "passes.h"
 
 namespace headrace {
@@ -32,6 +33,8 @@ bool valid(const ResizeJob& job) {
   return valid_axis(x_axis(job)) && valid_axis(y_axis(job)) && job.filter >= Filter::kNearest &&
          static_cast<int>(job.filter) <= kLastFilter;
 }
+
+bool changes_size(const ResizeJob& job) { return job.in_w != job.out_w || job.in_h != job.out_h; }
 
 // Pillow 13 compares what the axes lose. Before it, only images over 100 times higher than wide
 // were shrunk vertically first, and that by Image.resize itself. torch never does.
@@ -86,6 +89,7 @@ class AxisCache {
 // The same for both orders of the passes: they read the same pixels.
 Rect resize_footprint(const ResizeJob& job, const PillowRules&) {
   if (!valid(job)) return {};
+  if (is_opencvs(job.filter) && changes_size(job)) return opencv_footprint(job);
   const Span x = axis_footprint(x_axis(job));
   const Span y = axis_footprint(y_axis(job));
   return {x.first, y.first, x.count, y.count};
@@ -94,6 +98,7 @@ Rect resize_footprint(const ResizeJob& job, const PillowRules&) {
 struct Resizer::State {
   AxisCache x_axes, y_axes;
   PassBuffers buffers;
+  OpencvResizer opencv;
 };
 
 Resizer::Resizer() : state_(new (std::nothrow) State) {}
@@ -110,11 +115,12 @@ Code Resizer::run(const ResizeJob& job, const PillowRules& rules, const Rect& fo
     return Code::kInvalidArgument;
   }
   const AxisJob x_job = x_axis(job), y_job = y_axis(job);
-  const bool need_x = job.in_w != job.out_w, need_y = job.in_h != job.out_h;
-  if (!need_x && !need_y) {
+  if (!changes_size(job)) {
     copy_rows(job, source, out);
     return Code::kOk;
   }
+  if (is_opencvs(job.filter)) return state_->opencv.run(job, footprint, source, out);
+  const bool need_x = job.in_w != job.out_w, need_y = job.in_h != job.out_h;
   if (is_nearest(job.filter)) {
     return nearest_rows(job, x_job, y_job, footprint, source, &state_->buffers, out);
   }

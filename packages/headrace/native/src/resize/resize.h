@@ -1,5 +1,5 @@
-// Pillow's Image.resize, or torch's, bit for bit, of a window of the result: separable, fixed-point
-// coefficients, rounding to uint8 between the passes.
+// Pillow's Image.resize, or torch's or OpenCV's, bit for bit, of a window of the result: separable,
+// fixed-point coefficients, rounding to uint8 between the passes (opencv.h: without it).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace headrace {
 
 // Part of the C ABI: the values of PIL.Image.Resampling, and then those of torch's resize of uint8
 // tensors, which rounds weights to 15 bits, goes horizontally first, and picks other nearest
-// pixels.
+// pixels, and those of OpenCV's.
 enum class Filter : int32_t {
   kNearest = 0,
   kLanczos = 1,
@@ -24,11 +24,17 @@ enum class Filter : int32_t {
   kTorchBilinear = 7,  // these antialiased
   kTorchBicubic = 8,
   kTorchLanczos = 9,
+  kOpencvNearest = 10,
+  kOpencvLinear = 11,
+  kOpencvArea = 12,
 };
 
-constexpr int kLastFilter = 9;
+constexpr int kLastFilter = 12;
 
-inline bool is_torchs(Filter filter) { return filter >= Filter::kTorchNearest; }
+inline bool is_opencvs(Filter filter) { return filter >= Filter::kOpencvNearest; }
+inline bool is_torchs(Filter filter) {
+  return filter >= Filter::kTorchNearest && !is_opencvs(filter);
+}
 inline bool is_nearest(Filter filter) {
   return filter == Filter::kNearest || filter == Filter::kTorchNearest;
 }
