@@ -299,7 +299,7 @@ def derived(cls: Any) -> Iterator[Any]:
 def test_every_image_op_of_the_table_is_there_and_native_code_has_no_other() -> None:
     known = {*derived(ImageOp), *derived(PillowOp)}
     ops = [op for op in known if op.__module__.startswith("headrace.") and hasattr(op, "native")]
-    names = {name for op in ops for name in (op.native, op.torch_native) if name}
+    names = {name for op in ops for name in (op.native, op.torch_native, op.opencv_native) if name}
     assert names == set(ffi.op_names())
     assert {op for op in OPS if issubclass(op, ImageOp)} <= set(ops)
 

@@ -1,5 +1,6 @@
 """Images whose pixels are decoded when they are looked at, and then only those that are needed."""
 
+import sys
 from collections.abc import Callable
 
 from headrace.deferred.images import install, uninstall
@@ -26,6 +27,14 @@ def start_worker() -> Callable[[], LazyCounts]:
 
     install()
     recording.start()
+    if "cv2" in sys.modules and not images.problem():
+        from headrace.deferred import opencv
+
+        opencv.start()
+        if "albumentations" in sys.modules:
+            from headrace.deferred import albumentations
+
+            albumentations.start()
     patched = find_patched()
     stopped, texts = stopped_by(patched), tuple(patched_text(*each) for each in patched)
     allowed = IMAGES not in stopped, RECORDING not in stopped

@@ -20,6 +20,7 @@ from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
 from headrace.transforms.colors import ChannelPermutation
+from headrace.transforms.crops import PADDING_MODES
 from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import NO_GRAY, ImageOp
 from headrace.transforms.reading import WARP_FILTERS
@@ -123,6 +124,66 @@ class PillowWarp(PillowOp):
         return image.transform(
             self.size, self.method, draw, Image.Resampling(self.filter), fillcolor=self.fill
         )
+
+
+class OpencvOp(PillowOp):
+    """An op that only a call of OpenCV is read as."""
+
+    def replay(self, image: Any, draw: Draw) -> Any:
+        raise NotImplementedError("calls of OpenCV are repeated by OpenCV")
+
+
+@dataclass(frozen=True)
+class ToHsv(OpencvOp):
+    """`cvtColor(COLOR_RGB2HSV)`."""
+
+    native = "opencv_to_hsv"
+
+
+@dataclass(frozen=True)
+class FromHsv(OpencvOp):
+    """`cvtColor(COLOR_HSV2RGB)`, where OpenCV converts `vector` pixels together."""
+
+    vector: int
+
+    native = "opencv_from_hsv"
+
+    def params(self) -> tuple[float, ...]:
+        return (self.vector,)
+
+
+@dataclass(frozen=True)
+class OpencvBlur(OpencvOp):
+    """`GaussianBlur` with kernels of these sizes; the draws are half of each kernel, in 256ths."""
+
+    size_x: int
+    size_y: int
+
+    native = "opencv_blur"
+
+    def params(self) -> tuple[float, ...]:
+        return (self.size_x, self.size_y)
+
+
+@dataclass(frozen=True)
+class OpencvWarp(OpencvOp):
+    """`warpAffine` or `warpPerspective` to `size` (width, height); the draws are the inverted matrix."""
+
+    linear: bool
+    border: str
+    fill: tuple[int, int, int]
+    size: tuple[int, int]
+    perspective: bool
+    version: int
+
+    native = "opencv_warp"
+
+    def params(self) -> tuple[float, ...]:
+        border = PADDING_MODES.index(self.border)
+        return (self.linear, border, *self.fill, *self.size, self.perspective, self.version)
+
+    def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
+        return self.size[1], self.size[0]
 
 
 def blur_of(filter: Any) -> tuple[ImageOp, Draw] | None:

@@ -36,6 +36,7 @@ class Grayscale(ImageOp):
 
     native = "grayscale"
     torch_native = "tensor_grayscale"  # with torchvision's weights, truncated
+    opencv_native = "opencv_grayscale"  # with weights of 15 bits
     matches = (v1.Grayscale, v2.Grayscale)
     examples = ({"num_output_channels": 3}, {})
 

@@ -138,8 +138,7 @@ def native_draw(op: ImageOp, index: int) -> Draw:
 
 def lowered(op: ImageOp, inside: int = 0) -> abi.Op:
     """The native form of `op`, which `inside` other ops follow that it holds."""
-    name = op.torch_native if op.arithmetic == "torch" and op.torch_native else op.native
-    return ffi.op(name, op.params(), inside, op.data())
+    return ffi.op(op.native_name, op.params(), inside, op.data())
 
 
 def _run(ops: list[abi.Op], pixels: Pixels, index: int) -> tuple[Pixels, Draw] | None:

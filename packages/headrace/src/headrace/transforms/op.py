@@ -21,8 +21,9 @@ from headrace.records import Draw
 #   "pillow" the bits that the installed Pillow gives: its resize is followed, which version 13 changed
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
 Parity = Literal["exact", "pillow", "torch"]
-# Whose results an op gives if they differ: Pillow's on images, or torch's on uint8 tensors.
-Arithmetic = Literal["pillow", "torch"]
+# Whose results an op gives if they differ: Pillow's on images, torch's on uint8 tensors, or OpenCV's on uint8
+# arrays.
+Arithmetic = Literal["pillow", "torch", "opencv"]
 
 NO_EFFECT = "changes nothing: the image has that size already"
 TENSOR_PIXELS = "runs natively on images only, whose pixels differ from a tensor's: put it before ToImage"
@@ -113,6 +114,7 @@ class ImageOp(Op):
         arithmetic: whose results it gives; see `Arithmetic`.
         native: its name in native/src/ops.
         torch_native: its name there in torch's arithmetic, if that is another op.
+        opencv_native: the same in OpenCV's.
         parity: see `Parity`; that of Pillow's arithmetic.
         tensor_problem: reason why it isn't run natively on a tensor of other values than the levels of an RGB
             image; "" if it gives what the conversion makes of its result on the image.
@@ -127,6 +129,7 @@ class ImageOp(Op):
 
     native: ClassVar[str]
     torch_native: ClassVar[str] = ""
+    opencv_native: ClassVar[str] = ""
     parity: ClassVar[Parity] = "exact"
     views: ClassVar[int] = 1
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
@@ -137,6 +140,11 @@ class ImageOp(Op):
     def read_on_tensor(cls, transform: Any) -> ImageOp:  # noqa: ARG003  (the default refuses all of them)
         """The same as `read`, for an object that is called with a uint8 tensor [3, height, width]."""
         raise NoNativeForm(TENSOR_PIXELS)
+
+    @property
+    def native_name(self) -> str:
+        """The op's name in native code in its arithmetic."""
+        return {"torch": self.torch_native, "opencv": self.opencv_native}.get(self.arithmetic) or self.native
 
     def params(self) -> tuple[float, ...]:
         """The parameters as the native op takes them, in its order. The default: the fields, None as 0."""

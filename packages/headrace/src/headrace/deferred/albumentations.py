@@ -1,0 +1,83 @@
+"""albumentations' functions between those of OpenCV, on deferred arrays.
+
+Its `Compose` and its transforms run as they are written, and draw their own numbers; most of them call cv2,
+whose functions record (`headrace.deferred.opencv`). Recorded here is what they do by NumPy and other
+libraries: functions of single levels, which are run on all 256 of them, quarter turns, and shifts of hues.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import albucore
+import cv2
+import numpy as np
+from albumentations.augmentations.geometric import functional as geometric
+from albumentations.augmentations.pixel import functional as pixel
+
+from headrace.deferred import opencv, opencv_steps
+from headrace.deferred.arrays import Recipe
+
+Function = Callable[..., Any]
+
+LIBRARIES = ("albumentations", "albucore")
+# Functions of a uint8 image that treat every level by itself.
+BY_LEVELS: tuple[tuple[Any, str], ...] = (
+    *((albucore, name) for name in ("normalize", "multiply_add", "multiply", "add", "sz_lut")),
+    *((pixel, name) for name in ("gamma_transform", "solarize", "posterize", "invert")),
+)
+
+
+def _rot90(seen: Recipe, factor: Any) -> Recipe | None:
+    turns = {1: 90.0, 2: 180.0, 3: 270.0}
+    known = turns.get(factor) if type(factor) is int else None
+    return None if known is None else opencv_steps.after(seen, opencv_steps.TURN, (known,))
+
+
+def _transpose(seen: Recipe) -> Recipe | None:
+    turned = opencv_steps.after(seen, opencv_steps.TURN, (90.0,))
+    return turned and opencv_steps.with_chain(turned, turned.chain.flipped(y=True))
+
+
+def _shift_hsv(seen: Recipe, hue_shift: Any, sat_shift: Any, val_shift: Any) -> Recipe | None:
+    numbers = [opencv_steps.number(shift) for shift in (hue_shift, sat_shift, val_shift)]
+    if seen.axes != "HWC" or None in numbers or not any(numbers):
+        return None
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    hues = np.mod(levels.astype(np.int16) + hue_shift, 180).astype(np.uint8) if hue_shift else levels
+    saturations = albucore.add_constant(levels.copy(), sat_shift) if sat_shift else levels.copy()
+    saturations[0, 0] = 0  # gray stays gray
+    values = albucore.add_constant(levels.copy(), val_shift) if val_shift else levels
+    table = np.stack([hues.ravel(), saturations.ravel(), values.ravel()], 1)
+    hsv = opencv_steps.cvt_color(seen, cv2.COLOR_RGB2HSV)
+    shifted = hsv and opencv_steps.looked_up(hsv, table)
+    return shifted and opencv_steps.cvt_color(shifted, cv2.COLOR_HSV2RGB)
+
+
+STEPS: tuple[tuple[Any, str, Callable[..., Recipe | None]], ...] = (
+    (geometric, "rot90", _rot90),
+    (geometric, "transpose", _transpose),
+    (pixel, "shift_hsv", _shift_hsv),
+)
+
+
+def start() -> None:
+    """From now on these functions record in this process, until `opencv.stop`."""
+    for owner, name in BY_LEVELS:
+        _replace_everywhere(getattr(owner, name), opencv.by_levels)
+    for owner, name, record in STEPS:
+        wrap = functools.partial(opencv.recording, name=name, record=record)
+        _replace_everywhere(getattr(owner, name), wrap)
+
+
+def _replace_everywhere(original: Function, wrap: Callable[[Function], Function]) -> None:
+    """Replaces a function in all modules of these libraries that have a name for it."""
+    recording = wrap(original)
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] in LIBRARIES:
+            for name, value in list(vars(module).items()):
+                if value is original:
+                    opencv.replace(module, name, recording)

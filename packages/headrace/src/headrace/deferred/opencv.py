@@ -1,0 +1,372 @@
+"""OpenCV's functions on deferred arrays: they record what they would do, as Pillow's methods do on images.
+
+In a worker process whose program has imported cv2, these are replaced in the cv2 module: `imread` and
+`imdecode` give arrays whose pixels are decoded when something touches them, and the functions of `STEPS`
+make further ones of those that nobody has touched. `numpy.ascontiguousarray` does the same for a view of
+one. Names that other modules took from cv2 before keep OpenCV's own functions, which see ordinary arrays; so
+does a function that the program has replaced itself.
+
+When the first file is opened, each function is compared with the installed OpenCV on small images, and again
+when its settings have changed. One that differs on this machine runs as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import platform
+from collections.abc import Callable
+from types import BuiltinFunctionType
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from headrace._native import abi, ffi, render
+from headrace.deferred import opencv_steps as steps
+from headrace.deferred.arrays import Recipe, recipe_of
+from headrace.deferred.chain import Chain, Counter, File
+from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
+from headrace.errors import NativeError
+
+Function = Callable[..., Any]
+
+STEPS: dict[str, Callable[..., Recipe | None]] = {
+    "cvtColor": steps.cvt_color,
+    "resize": steps.resize,
+    "flip": steps.flip,
+    "rotate": steps.rotate,
+    "copyMakeBorder": steps.copy_make_border,
+    "warpAffine": steps.warp_affine,
+    "warpPerspective": steps.warp_perspective,
+    "GaussianBlur": steps.gaussian_blur,
+}
+LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
+MAX_TABLES = 64
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+ORIENTATION = 0x0112  # EXIF's tag
+# What turns the pixels of a file upright: mirrored (x, y), or degrees counter-clockwise.
+UPRIGHT: dict[int, tuple[bool, bool] | float] = {
+    1: (False, False),
+    2: (True, False),
+    3: (True, True),
+    4: (False, True),
+    6: 270.0,
+    8: 90.0,
+}
+
+opened = Counter()  # files that weren't decoded at once
+_originals: dict[str, Function] = {}
+_differences: dict[Any, frozenset[str]] = {}  # names of functions, by the settings of OpenCV
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def _imread(original: Function, filename: Any, flags: Any = cv2.IMREAD_COLOR) -> Any:
+    if flags not in _STORES:
+        return original(filename, flags)
+    try:
+        with open(filename, "rb") as file:
+            data = file.read()
+    except (OSError, TypeError, ValueError):  # which OpenCV says in its own way
+        return original(filename, flags)
+    array = _decoded(data, flags)
+    return original(filename, flags) if array is None else array
+
+
+def _imdecode(original: Function, buf: Any, flags: Any) -> Any:
+    usual = type(buf) is np.ndarray and buf.dtype == np.uint8 and buf.ndim == 1 and flags in _STORES
+    array = _decoded(buf.tobytes(), flags) if usual else None
+    return original(buf, flags) if array is None else array
+
+
+_STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREAD_GRAYSCALE: GRAY_ROWS}
+
+
+def _decoded(data: bytes, flags: int) -> Any:
+    """The array of a file, or None if OpenCV has to decode it."""
+    if not ffi.image_decodes(data) or _differs("imread"):
+        return None
+    is_png = data.startswith(PNG_SIGNATURE)
+    if is_png and data[24] > 8:  # bits of a value, which OpenCV scales and Pillow cuts
+        return None
+    if flags == cv2.IMREAD_GRAYSCALE and not (is_png and data[25] == 0):
+        return None  # of a color file OpenCV's gray is another one
+    upright = UPRIGHT.get(_orientation(data))
+    if upright is None:
+        return None
+    try:
+        chain: Chain | None = Chain.whole(_file(data, is_png=is_png), "RGB")
+    except (NativeError, MemoryError):
+        return None
+    if isinstance(upright, float):
+        chain = chain and chain.after(steps.TURN, (upright,))
+    else:
+        for axis, mirrored in zip("xy", upright, strict=True):
+            chain = chain.flipped(**{axis: True}) if chain and mirrored else chain
+    store = _STORES[flags]
+    array = chain and Recipe(chain, store, "HW" if store is GRAY_ROWS else "HWC").array()
+    opened.count += array is not None
+    return array
+
+
+def _file(data: bytes, *, is_png: bool) -> File:
+    size = ffi.image_size(data)
+    if is_png:
+        return File(render.inflated_png(data), size, abi.INFLATED)
+    return File(data, size, certain=data[:2] == b"\xff\xd8")
+
+
+def _orientation(data: bytes) -> int:
+    """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
+    if data[:2] != b"\xff\xd8":
+        return 0 if b"eXIf" in data or b"EXIF" in data else 1
+    at = data.find(b"Exif\0\0")
+    if at < 0:
+        return 1
+    exif = Image.Exif()
+    try:
+        exif.load(data[at : at + int.from_bytes(data[at - 2 : at], "big") - 2])
+        orientation = exif.get(ORIENTATION, 1)
+    except Exception:
+        return 0
+    return orientation if data[at - 4 : at - 2] == b"\xff\xe1" and type(orientation) is int else 0
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+def seen(x: Any) -> Recipe | None:
+    """The recipe of an array of levels that nobody has touched, or None."""
+    if type(x) is not np.ndarray or x.dtype != np.uint8:
+        return None
+    recipe = recipe_of(x)
+    usual = recipe is not None and recipe.store.values is None and recipe.axes in ("HW", "HWC")
+    return recipe if usual else None
+
+
+def recording(original: Function, *, name: str, record: Callable[..., Recipe | None]) -> Function:
+    """`original`, a function of an array, recorded by `record` if it can be."""
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        recipe = seen(args[0] if args else kwargs.get("src"))
+        if recipe is not None and not _differs(name):
+            given = {key: value for key, value in kwargs.items() if key != "src"}
+            try:
+                made = record(recipe, *args[1:], **given)
+            except TypeError:  # which OpenCV raises
+                made = None
+            array = None if made is None else made.array()
+            if array is not None:
+                return array
+        return original(*args, **kwargs)
+
+    return recorded
+
+
+def by_levels(original: Function) -> Function:
+    """`original`, a function of an image that treats every level of a channel by itself, recorded by what it
+    makes of all levels."""
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        recipe = seen(args[0]) if args and _are_of_levels((*args[1:], *kwargs.values())) else None
+        if recipe is not None and not _differs(original.__name__):
+            levels = LEVELS if recipe.axes == "HWC" else LEVELS[..., 0]
+            values = original(levels.copy(), *args[1:], **kwargs)
+            made = _with_values(recipe, values) if values.shape == levels.shape else None
+            array = None if made is None else made.array()
+            if array is not None:
+                return array
+        return original(*args, **kwargs)
+
+    return recorded
+
+
+def _are_of_levels(arguments: tuple[Any, ...]) -> bool:
+    """Returns whether arguments are numbers, of which a channel or a level may have its own."""
+    arrays = (each for each in arguments if isinstance(each, np.ndarray))
+    return all(each.size <= 4 or (256 in each.shape and each.size <= 768) for each in arrays)
+
+
+def _with_values(recipe: Recipe, values: Any) -> Recipe | None:
+    table = values.reshape(256, -1)
+    if values.dtype == np.uint8:
+        return steps.looked_up(recipe, table)
+    if values.dtype != np.float32:
+        return None
+    return recipe._replace(store=_store(recipe.store, table.tobytes(), table.shape[1]))
+
+
+@functools.lru_cache(maxsize=MAX_TABLES)
+def _store(store: Store, values: bytes, channels: int) -> Store:
+    """The store of a table of float32 [256, channels]."""
+    planes = np.ascontiguousarray(np.frombuffer(values, np.float32).reshape(256, channels).T)
+    return Store(planes.ctypes.data, 3, True, planes, store.channels, store.blue_first)
+
+
+def _merge(original: Function, mv: Any, dst: Any = None) -> Any:
+    same = isinstance(mv, (list, tuple)) and len(mv) == 3 and mv[0] is mv[1] is mv[2] and dst is None
+    recipe = seen(mv[0]) if same else None
+    gray = recipe is not None and recipe.axes == "HW"
+    array = recipe._replace(store=RGB_ROWS, axes="HWC").array() if recipe is not None and gray else None
+    return original(mv, *(() if dst is None else (dst,))) if array is None else array
+
+
+def _ascontiguousarray(original: Function, a: Any, *args: Any, **kwargs: Any) -> Any:
+    if type(a) is np.ndarray and not args and not kwargs and not a.flags.c_contiguous:
+        recipe = recipe_of(a)
+        if recipe is not None:
+            rows = recipe.axes != "CHW" or recipe.store.channels == 1
+            array = recipe._replace(store=_stored_by(recipe.store, rows=rows)).array()
+            if array is not None:
+                return array
+    return original(a, *args, **kwargs)
+
+
+@functools.lru_cache(maxsize=MAX_TABLES)
+def _stored_by(store: Store, *, rows: bool) -> Store:
+    return Store(store.values, store.dtype, rows, store.keep, store.channels, store.blue_first)
+
+
+# --- comparison --------------------------------------------------------------------------------------------
+
+
+def _settings() -> tuple[bool, bool]:
+    return cv2.useOptimized(), cv2.ipp.useIPP()
+
+
+def _differs(name: str) -> bool:
+    """Returns whether a function gives other values than native code, with OpenCV's current settings."""
+    settings = _settings()
+    if settings not in _differences:
+        _differences[settings] = frozenset()  # while they are compared
+        _differences[settings] = frozenset(_compare())
+    return name in _differences[settings]
+
+
+def problems() -> list[str]:
+    """Sentences on the functions that run as they are, because they differ here."""
+    names = sorted({name for names in _differences.values() for name in names})
+    where = f"OpenCV {cv2.__version__} on {platform.machine()}"
+    return [f"{where}: cv2.{name} gives other values than native code" for name in names]
+
+
+def _compare() -> list[str]:
+    """The names of functions that differ from native code on small images."""
+    rng = np.random.default_rng(0)
+    # What is left of a row by vectors differs in length.
+    pixels = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((41, 100, 3), (58, 60, 3), (38, 75))]
+    images = [(each, _recipe_of(each)) for each in pixels]
+    different = []
+    for name, calls in _CALLS.items():
+        each = [(call, *image) for call in calls for image in images]
+        fits = any(all(_same(name, *case) for case in each) for _ in _variants(name))
+        different += [] if fits else [name]
+    return different + ([] if _decodes_alike(pixels[0]) else ["imread"])
+
+
+def _variants(name: str) -> Any:
+    """Sets the variants of OpenCV's arithmetic one after another."""
+    yield
+    if name.startswith("warp"):
+        for steps.variant.warp in (4, 5):
+            yield
+    elif name == "cvtColor":
+        for steps.variant.vector in (16, 32, 64):
+            yield
+
+
+_TILTED = np.array([[0.9, -0.3, 4.2], [0.25, 1.1, -3.7]])
+_SEEN_ASIDE = np.array([[1.1, 0.1, -3.0], [-0.05, 0.9, 2.0], [1e-3, -7e-4, 1.0]])
+_CALLS: dict[str, list[tuple[Any, ...]]] = {
+    "cvtColor": [(code,) for code in steps.CONVERSIONS],
+    "resize": [
+        (size, None, 0, 0, interpolation)
+        for size in ((50, 31), (75, 90), (24, 24), (33, 19), (134, 90), (48, 19))
+        for interpolation in steps.FILTERS
+    ],
+    "flip": [(-1,), (0,), (1,)],
+    "rotate": [(code,) for code in steps.TURNS],
+    "copyMakeBorder": [(3, 0, 7, 70, border, None, (9, 8, 7)) for border in steps.BORDERS],
+    "warpAffine": [
+        (_TILTED, (70, 50), None, interpolation, border, (200, 100, 50))
+        for interpolation in (0, 1, 17)
+        for border in steps.BORDERS
+    ],
+    "warpPerspective": [
+        (_SEEN_ASIDE, (83, 40), None, interpolation, border, (1, 2, 3))
+        for interpolation in (0, 1)
+        for border in steps.BORDERS
+    ],
+    "GaussianBlur": [((3, 3), 0), ((5, 7), 0), ((0, 0), 1.3), ((9, 3), 2.0, None, 0.7), ((31, 31), 4.0)],
+}
+
+
+def _same(name: str, call: tuple[Any, ...], image: Any, recipe: Recipe) -> bool:
+    """Returns whether a call gives the same pixels by native code, if that does it at all."""
+    made = STEPS[name](recipe, *call)
+    ours = None if made is None else made.array()
+    return ours is None or np.array_equal(ours, _originals[name](image, *call))
+
+
+def _recipe_of(image: Any) -> Recipe:
+    """The pixels of an image, as those of a file."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG", compress_level=0)
+    chain = Chain.whole(_file(file.getvalue(), is_png=True), "RGB")
+    return Recipe(chain, RGB_ROWS, "HWC") if image.ndim == 3 else Recipe(chain, GRAY_ROWS, "HW")
+
+
+def _decodes_alike(image: Any) -> bool:
+    for extension in (".jpg", ".png"):
+        data = cv2.imencode(extension, image)[1]
+        chain = Chain.whole(_file(data.tobytes(), is_png=extension == ".png"), "RGB")
+        ours: Any = Recipe(chain, BGR_ROWS, "HWC").array()
+        if not np.array_equal(ours, _originals["imdecode"](data, cv2.IMREAD_COLOR)):
+            return False
+    return True
+
+
+# --- start and stop ----------------------------------------------------------------------------------------
+
+_undo: list[tuple[Any, str, Any]] = []
+
+
+def start() -> None:
+    """From now on cv2's functions record in this process."""
+    if _undo:
+        return
+    wrappers: dict[str, Callable[[Function], Function]] = {
+        **{name: functools.partial(_calling, _FIRST[name]) for name in _FIRST},
+        **{name: functools.partial(recording, name=name, record=STEPS[name]) for name in STEPS},
+        **dict.fromkeys(("LUT", "convertScaleAbs"), by_levels),
+    }
+    for name, wrap in wrappers.items():
+        original = _originals[name] = getattr(cv2, name)
+        if isinstance(original, BuiltinFunctionType):
+            replace(cv2, name, wrap(original))
+    contiguous: Any = np.ascontiguousarray
+    replace(np, "ascontiguousarray", _calling(_ascontiguousarray, contiguous))
+
+
+def _calling(function: Function, original: Function) -> Function:
+    return functools.wraps(original)(functools.partial(function, original))
+
+
+_FIRST: dict[str, Function] = {"imread": _imread, "imdecode": _imdecode, "merge": _merge}
+
+
+def stop() -> None:
+    """Ends what `start` began."""
+    while _undo:
+        setattr(*_undo.pop())
+
+
+def replace(module: Any, name: str, function: Function) -> None:
+    """Puts a function in the place of another until `stop`."""
+    _undo.append((module, name, getattr(module, name)))
+    setattr(module, name, function)

@@ -1,0 +1,354 @@
+"""Calls of OpenCV's functions as steps on a recipe, or None if OpenCV has to run.
+
+Pixels are kept as red, green and blue between steps, whatever the order of an array's channels; the recipe's
+store says that. So a conversion between the two orders is no work.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+
+from headrace.deferred.arrays import Recipe
+from headrace.deferred.chain import Chain
+from headrace.deferred.steps import (
+    GRAY_ROWS,
+    MAX_EDGE,
+    RGB_ROWS,
+    FromHsv,
+    OpencvBlur,
+    OpencvWarp,
+    PillowPoint,
+    ToHsv,
+    in_other_order,
+)
+from headrace.records import Draw
+from headrace.transforms.colors import ChannelPermutation, Grayscale
+from headrace.transforms.crops import Pad
+from headrace.transforms.op import ImageOp
+from headrace.transforms.warps import RandomRotation
+
+Made = Recipe | None
+
+FILTERS = {cv2.INTER_NEAREST: 10, cv2.INTER_LINEAR: 11, cv2.INTER_AREA: 12}  # as native code numbers them
+BORDERS = {
+    cv2.BORDER_CONSTANT: "constant",
+    cv2.BORDER_REPLICATE: "edge",
+    cv2.BORDER_REFLECT: "symmetric",
+    cv2.BORDER_REFLECT_101: "reflect",
+}
+MAX_PADDING = 1 << 14
+MOST_TAPS = 31
+LARGEST_PLACE = 1e5  # in pixels, of what a warp shows
+TURNS = {cv2.ROTATE_90_CLOCKWISE: 270.0, cv2.ROTATE_180: 180.0, cv2.ROTATE_90_COUNTERCLOCKWISE: 90.0}
+TURN = RandomRotation((0.0, 360.0), 0, True, None, (0, 0, 0))
+SWAP = (ChannelPermutation(), (2.0, 1.0, 0.0))
+
+
+@dataclass
+class Variant:
+    """The properties of the installed OpenCV, of which some depend on the processor.
+
+    Attributes:
+        warp: the version whose warps it computes, 4 or 5.
+        vector: pixels that it converts from HSV together.
+    """
+
+    warp: int = int(cv2.__version__.split(".")[0])
+    vector: int = 32
+
+
+variant = Variant()
+
+
+# --- arguments ---------------------------------------------------------------------------------------------
+
+
+def integers(values: Any, count: int, low: int, high: int) -> tuple[int, ...] | None:
+    """`values` if they are `count` integers within bounds, else None."""
+    try:
+        found = tuple(map(operator.index, values))
+    except TypeError:
+        return None
+    return found if len(found) == count and all(low <= value <= high for value in found) else None
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float if it is one finite number, else None."""
+    usual = isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+    return float(value) if usual else None
+
+
+def size_of(dsize: Any) -> tuple[int, int] | None:
+    """(width, height) if `dsize` says that, else None."""
+    found = integers(dsize, 2, 1, MAX_EDGE) if isinstance(dsize, (tuple, list)) else None
+    return None if found is None else (found[0], found[1])
+
+
+def color_of(value: Any, seen: Recipe) -> tuple[int, int, int] | None:
+    """Red, green and blue of a border's value for the array of a recipe, or None if they aren't levels."""
+    listed = [value] if number(value) is not None else value
+    if not isinstance(listed, (list, tuple, np.ndarray)) or len(listed) > 4:
+        return None
+    levels = [number(each) for each in listed]
+    if not all(level is not None and level in range(256) for level in levels):
+        return None
+    first, second, third = [int(level or 0) for level in (*levels, 0, 0, 0)][:3]
+    if seen.store.channels == 1:
+        return first, first, first
+    return (third, second, first) if seen.store.blue_first else (first, second, third)
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+def with_chain(seen: Recipe, chain: Chain | None) -> Made:
+    """The recipe with other steps."""
+    return None if chain is None else seen._replace(chain=chain)
+
+
+def after(seen: Recipe, op: ImageOp, draw: Draw = ()) -> Made:
+    """The recipe with a further step that treats all channels alike."""
+    return with_chain(seen, seen.chain.after(op, draw))
+
+
+def in_order(seen: Recipe, *, blue_first: bool) -> Chain | None:
+    """The steps to pixels whose red, green and blue are the channels of an array with that order."""
+    return seen.chain if seen.store.blue_first == blue_first else seen.chain.after(*SWAP)
+
+
+def cvt_color(seen: Recipe, code: Any, dst: Any = None, dstCn: Any = 0) -> Made:  # noqa: N803
+    """`cv2.cvtColor`."""
+    convert = CONVERSIONS.get(code) if type(code) is int and dst is None and dstCn == 0 else None
+    return None if convert is None else convert(seen)
+
+
+def _swapped(seen: Recipe) -> Made:
+    return None if seen.store.channels == 1 else seen._replace(store=in_other_order(seen.store))
+
+
+def _to_gray(blue_first: bool) -> Callable[[Recipe], Made]:
+    def convert(seen: Recipe) -> Made:
+        chain = in_order(seen, blue_first=blue_first) if seen.store.channels == 3 else None
+        gray = chain and chain.after(Grayscale(1, arithmetic="opencv"), ())
+        return None if gray is None else Recipe(gray, GRAY_ROWS, "HW")
+
+    return convert
+
+
+def _from_gray(seen: Recipe) -> Made:
+    return Recipe(seen.chain, RGB_ROWS, "HWC") if seen.store.channels == 1 else None
+
+
+def _to_hsv(blue_first: bool) -> Callable[[Recipe], Made]:
+    def convert(seen: Recipe) -> Made:
+        chain = in_order(seen, blue_first=blue_first) if seen.store.channels == 3 else None
+        return None if chain is None else with_chain(seen._replace(store=RGB_ROWS), chain.after(ToHsv(), ()))
+
+    return convert
+
+
+def _from_hsv(blue_first: bool) -> Callable[[Recipe], Made]:
+    def convert(seen: Recipe) -> Made:
+        chain = in_order(seen, blue_first=False) if seen.store.channels == 3 else None
+        made = chain and chain.after(FromHsv(variant.vector), ())
+        store = in_other_order(RGB_ROWS) if blue_first else RGB_ROWS
+        return with_chain(seen._replace(store=store), made)
+
+    return convert
+
+
+CONVERSIONS: dict[int, Callable[[Recipe], Made]] = {
+    cv2.COLOR_BGR2RGB: _swapped,
+    cv2.COLOR_BGR2GRAY: _to_gray(True),
+    cv2.COLOR_RGB2GRAY: _to_gray(False),
+    cv2.COLOR_GRAY2BGR: _from_gray,
+    cv2.COLOR_BGR2HSV: _to_hsv(True),
+    cv2.COLOR_RGB2HSV: _to_hsv(False),
+    cv2.COLOR_HSV2BGR: _from_hsv(True),
+    cv2.COLOR_HSV2RGB: _from_hsv(False),
+}
+
+
+def resize(
+    seen: Recipe, dsize: Any = None, dst: Any = None, fx: Any = 0, fy: Any = 0, interpolation: Any = 1
+) -> Made:
+    """`cv2.resize` to a given size."""
+    size, usual = size_of(dsize), dst is None and not fx and not fy and type(interpolation) is int
+    filter = FILTERS.get(interpolation) if usual else None
+    return None if size is None or filter is None else with_chain(seen, seen.chain.resized(size, filter))
+
+
+def flip(seen: Recipe, flipCode: Any, dst: Any = None) -> Made:  # noqa: N803
+    """`cv2.flip`."""
+    if type(flipCode) is not int or dst is not None:
+        return None
+    chain: Chain | None = seen.chain
+    if flipCode != 0:
+        chain = chain and chain.flipped(x=True)
+    if flipCode <= 0:
+        chain = chain and chain.flipped(y=True)
+    return with_chain(seen, chain)
+
+
+def rotate(seen: Recipe, rotateCode: Any, dst: Any = None) -> Made:  # noqa: N803
+    """`cv2.rotate`."""
+    degrees = TURNS.get(rotateCode) if type(rotateCode) is int and dst is None else None
+    return None if degrees is None else after(seen, TURN, (degrees,))
+
+
+def copy_make_border(  # noqa: PLR0913  (those of OpenCV)
+    seen: Recipe,
+    top: Any,
+    bottom: Any,
+    left: Any,
+    right: Any,
+    borderType: Any,  # noqa: N803
+    dst: Any = None,
+    value: Any = 0,
+) -> Made:
+    """`cv2.copyMakeBorder`."""
+    sides = integers((left, top, right, bottom), 4, 0, MAX_PADDING)
+    mode, color = BORDERS.get(borderType), color_of(0 if value is None else value, seen)
+    if sides is None or mode is None or color is None or dst is not None:
+        return None
+    left, top, right, bottom = sides
+    return after(seen, Pad((left, top, right, bottom), mode, color))  # type: ignore[arg-type]
+
+
+def _warp(seen: Recipe, inverse: Sequence[float], dsize: Any, flags: int, border: Any, value: Any) -> Made:
+    size, mode, color = size_of(dsize), BORDERS.get(border), color_of(value, seen)
+    interpolation = flags & ~cv2.WARP_INVERSE_MAP
+    known = interpolation in (cv2.INTER_NEAREST, cv2.INTER_LINEAR)
+    if size is None or mode is None or color is None or not known or not _in_reach(inverse, size):
+        return None
+    perspective = len(inverse) == 9
+    op = OpencvWarp(interpolation == cv2.INTER_LINEAR, mode, color, size, perspective, variant.warp)
+    return after(seen, op, tuple(inverse))
+
+
+def _in_reach(inverse: Sequence[float], size: tuple[int, int]) -> bool:
+    """Returns whether each pixel comes from a place that native code computes as OpenCV does."""
+    width, height = size
+    m = (*inverse, 0.0, 0.0, 1.0)[:9]
+    for x, y in ((0, 0), (width, 0), (0, height), (width, height)):
+        depth = m[6] * x + m[7] * y + m[8]
+        # A plane that changes its sign has places in infinity.
+        if not depth * m[8] > 0 or abs(depth) < 1e-3:
+            return False
+        for row in (0, 3):
+            terms = m[row] * x, m[row + 1] * y, m[row + 2]
+            if not sum(map(abs, terms)) <= LARGEST_PLACE * min(1.0, abs(depth)):
+                return False
+    return True
+
+
+def _matrix(M: Any, rows: int) -> Any:  # noqa: N803
+    usual = isinstance(M, np.ndarray) and M.shape == (rows, 3) and M.dtype in (np.float32, np.float64)
+    return M.astype(np.float64) if usual else None
+
+
+def inverted(matrix: Any) -> list[float]:
+    """The inverse of an affine matrix, in the arithmetic of warpAffine."""
+    (a, b, c), (d, e, f) = matrix.tolist()
+    determinant = a * e - b * d
+    factor = 1.0 / determinant if determinant != 0 else 0.0
+    a, b, d, e = e * factor, b * -factor, d * -factor, a * factor
+    return [a, b, -a * c - b * f, d, e, -d * c - e * f]
+
+
+def warp_affine(
+    seen: Recipe,
+    M: Any,  # noqa: N803
+    dsize: Any,
+    dst: Any = None,
+    flags: Any = 1,
+    borderMode: Any = 0,  # noqa: N803
+    borderValue: Any = 0,  # noqa: N803
+) -> Made:
+    """`cv2.warpAffine`."""
+    matrix = _matrix(M, 2)
+    if matrix is None or dst is not None or type(flags) is not int:
+        return None
+    inverse = matrix.ravel().tolist() if flags & cv2.WARP_INVERSE_MAP else inverted(matrix)
+    return _warp(seen, inverse, dsize, flags, borderMode, borderValue)
+
+
+def warp_perspective(
+    seen: Recipe,
+    M: Any,  # noqa: N803
+    dsize: Any,
+    dst: Any = None,
+    flags: Any = 1,
+    borderMode: Any = 0,  # noqa: N803
+    borderValue: Any = 0,  # noqa: N803
+) -> Made:
+    """`cv2.warpPerspective`."""
+    matrix = _matrix(M, 3)
+    if matrix is None or dst is not None or type(flags) is not int:
+        return None
+    inverse = matrix if flags & cv2.WARP_INVERSE_MAP else cv2.invert(matrix)[1]
+    return _warp(seen, inverse.ravel().tolist(), dsize, flags, borderMode, borderValue)
+
+
+def gaussian_blur(
+    seen: Recipe,
+    ksize: Any,
+    sigmaX: Any = 0,  # noqa: N803
+    dst: Any = None,
+    sigmaY: Any = 0,  # noqa: N803
+    borderType: Any = 4,  # noqa: N803
+) -> Made:
+    """`cv2.GaussianBlur`."""
+    x, y = number(sigmaX), number(sigmaY)
+    if x is None or y is None or dst is not None or borderType != cv2.BORDER_REFLECT_101:
+        return None
+    sizes = integers(ksize, 2, 0, MOST_TAPS) if isinstance(ksize, (tuple, list)) else None
+    if sizes is None:
+        return None
+    y = y if y > 0 else x
+    width, height = (size or round(s * 6 + 1) | 1 for size, s in zip(sizes, (x, y), strict=True))
+    if not all(size % 2 == 1 and size <= MOST_TAPS for size in (width, height)):
+        return None
+    half = MOST_TAPS // 2 + 1
+    kernels = (_gaussian(width, max(x, 0.0)), _gaussian(height, max(y, 0.0)))
+    draw = tuple(float(weight) for kernel in kernels for weight in (*kernel, *(0,) * (half - len(kernel))))
+    return after(seen, OpencvBlur(width, height), draw)
+
+
+# Those of no standard deviation, in 256ths.
+_SMALL = {1: (256,), 3: (64, 128), 5: (16, 64, 96), 7: (8, 28, 56, 72), 9: (4, 13, 30, 51, 60)}
+
+
+@lru_cache(maxsize=64)
+def _gaussian(size: int, sigma: float) -> tuple[int, ...]:
+    """The first half of a kernel and its middle in 256ths, rounded with what is left of the weight before."""
+    if sigma == 0 and size in _SMALL:
+        return _SMALL[size]
+    deviation = sigma or size * 0.15 + 0.35
+    exponent = -0.125 / (deviation * deviation)
+    values = [math.exp((2 * i + 1 - size) ** 2 * exponent) for i in range(size // 2)]
+    total = sum(values) * 2 + 1
+    weights, error = [], 0.0
+    for value in values:
+        exact = value * (1 / total) * 256 + error
+        weights.append(round(exact))
+        error = exact - weights[-1]
+    return (*weights, 256 - 2 * sum(weights))
+
+
+def looked_up(seen: Recipe, levels: np.ndarray[Any, Any]) -> Made:
+    """The recipe with a table of uint8 [256, channels] for the array's levels."""
+    columns = [levels[:, c].tolist() for c in range(levels.shape[1])]
+    if seen.store.blue_first:
+        columns.reverse()
+    return after(
+        seen, PillowPoint(tuple(level for column in columns * (3 // len(columns)) for level in column))
+    )

@@ -1,0 +1,242 @@
+"""OpenCV's functions on deferred arrays give what the installed OpenCV gives, and stay late."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from headrace._native import deferred as memory
+from headrace._native import ffi
+from support import odd_jpegs, pngs
+from support.jpegs import JPEG_KINDS, jpeg
+from support.odd_files import ODD_FILES, saved
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV isn't installed")
+opencv = importlib.import_module("headrace.deferred.opencv")
+
+NAMES = [*opencv.STEPS, "LUT", "convertScaleAbs", "imread", "imdecode", "merge"]
+OPENCVS = {name: getattr(cv2, name) for name in NAMES}
+NUMPYS = np.ascontiguousarray
+Call = tuple[str, tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def recorded() -> Iterator[None]:
+    opencv.start()
+    yield
+    opencv.stop()
+
+
+def untouched(array: Any) -> bool:
+    return bool(memory.state(array.ctypes.data) == memory.UNTOUCHED)
+
+
+def png(pixels: Any) -> Any:
+    return cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 0])[1]
+
+
+@st.composite
+def images(draw: Any) -> Any:
+    """Pixels that nobody smoothed, of any size, gray or not."""
+    edges = st.integers(1, 90) | st.integers(1, 300)
+    shape = (draw(edges), draw(edges), *draw(st.sampled_from([(), (3,), (3,)])))
+    pixels = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, shape, dtype=np.uint8)
+    few = draw(st.booleans())
+    return np.repeat(pixels[: shape[0] // 3 + 1], 3, 0)[: shape[0]].copy() if few else pixels
+
+
+LEVELS = st.tuples(*[st.integers(0, 255)] * 3)
+EDGES = st.integers(1, 80) | st.integers(1, 300)
+BORDERS = st.sampled_from(
+    [cv2.BORDER_CONSTANT, cv2.BORDER_REPLICATE, cv2.BORDER_REFLECT, cv2.BORDER_REFLECT_101]
+)
+
+
+def floats(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_subnormal=False)
+
+
+@st.composite
+def affine(draw: Any) -> Any:
+    numbers = [draw(floats(-1.5, 1.5)) for _ in range(4)]
+    return np.array([[*numbers[:2], draw(floats(-50, 50))], [*numbers[2:], draw(floats(-50, 50))]])
+
+
+@st.composite
+def perspective(draw: Any) -> Any:
+    return np.vstack([draw(affine()), [draw(floats(-1e-3, 1e-3)), draw(floats(-1e-3, 1e-3)), 1.0]])
+
+
+def call(name: str, *arguments: Any) -> st.SearchStrategy[Call]:
+    strategies = [each if isinstance(each, st.SearchStrategy) else st.just(each) for each in arguments]
+    return st.tuples(st.just(name), st.tuples(*strategies))
+
+
+WARPS = (st.tuples(EDGES, EDGES), None, st.sampled_from([0, 1, 16, 17]), BORDERS, LEVELS)
+CALLS = {
+    "cvtColor": call("cvtColor", st.sampled_from(sorted(opencv.steps.CONVERSIONS))),
+    "resize": call(
+        "resize", st.tuples(EDGES, EDGES), None, 0, 0, st.sampled_from(sorted(opencv.steps.FILTERS))
+    ),
+    "flip": call("flip", st.integers(-1, 1)),
+    "rotate": call("rotate", st.integers(0, 2)),
+    "copyMakeBorder": call("copyMakeBorder", *[st.integers(0, 40)] * 4, BORDERS, None, LEVELS),
+    "warpAffine": call("warpAffine", affine(), *WARPS),
+    "warpPerspective": call("warpPerspective", perspective(), *WARPS),
+    "GaussianBlur": call("GaussianBlur", st.sampled_from([(3, 3), (5, 9), (0, 0)]), floats(0.3, 3)),
+    "LUT": call(
+        "LUT", st.integers(0, 99).map(lambda n: np.random.default_rng(n).permutation(256).astype(np.uint8))
+    ),
+    "convertScaleAbs": call("convertScaleAbs", None, floats(0, 2), floats(-60, 60)),
+}
+
+
+def applied(functions: dict[str, Any], pixels: Any, calls: list[Call]) -> Any:
+    for name, arguments in calls:
+        color = pixels.ndim == 3
+        takes_gray = name != "cvtColor" or arguments[0] == cv2.COLOR_GRAY2BGR
+        if color if name == "cvtColor" and takes_gray else not color and not takes_gray:
+            continue  # OpenCV refuses it
+        pixels = functions[name](pixels, *arguments)
+    return pixels
+
+
+def cut(name: str, pixels: Any, contiguous: Callable[[Any], Any]) -> Any:
+    """A view of some pixels, or a copy of one."""
+    height, width = pixels.shape[:2]
+    view = pixels[height // 4 : height - height // 5, width // 7 : width - width // 8]
+    if view.size == 0 or name == "whole":
+        return pixels
+    view = view if name == "crop" else view[:, ::-1]
+    return contiguous(view) if name == "copy" else view
+
+
+@pytest.mark.parametrize("name", CALLS)
+@settings(max_examples=25)
+@given(data=st.data(), pixels=images(), view=st.sampled_from(["whole", "crop", "mirror", "copy"]))
+def test_each_function_gives_opencvs_own_pixels(
+    name: str, data: st.DataObject, pixels: Any, view: str
+) -> None:
+    before = data.draw(st.lists(st.sampled_from(list(CALLS)).flatmap(CALLS.__getitem__), max_size=2))
+    calls = [*before, data.draw(CALLS[name])]
+    late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR if pixels.ndim == 3 else cv2.IMREAD_GRAYSCALE)
+    assert untouched(late) or min(pixels.shape[:2]) < 2
+    ours = applied({each: getattr(cv2, each) for each in NAMES}, cut(view, late, np.ascontiguousarray), calls)
+    theirs = applied(OPENCVS, cut(view, pixels, NUMPYS), calls)
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    assert np.array_equal(ours, theirs)
+
+
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    **{name: opencv._CALLS[name][0] for name in opencv.STEPS},
+    "LUT": (np.arange(256, dtype=np.uint8),),
+    "convertScaleAbs": (None, 1.5, 3),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_function_leaves_its_array_untouched(name: str) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (60, 50, 3), dtype=np.uint8)
+    late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR)
+    assert untouched(getattr(cv2, name)(late[3:50, 40:7:-1], *SAMPLES[name]))
+    assert untouched(late)
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    **ODD_FILES,
+    **{f"JPEG {kind}": lambda kind=kind: jpeg(np.random.default_rng(3), kind, 61, 47) for kind in JPEG_KINDS},
+    **{f"JPEG: {name}": make for name, make in (odd_jpegs.TAKEN | odd_jpegs.FOUR_COMPONENTS).items()},
+    **{f"PNG: {name}": make for name, make in (pngs.TAKEN | pngs.REFUSED | pngs.DECEPTIVE).items()},
+}
+
+
+def turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return saved("JPEG", width=61, height=47, exif=exif)
+
+
+FILES |= {f"turned {n}": lambda n=n: turned(n) for n in range(10)}
+FLAGS = {
+    name: getattr(cv2, f"IMREAD_{name}")
+    for name in ("COLOR", "COLOR_RGB", "GRAYSCALE", "UNCHANGED", "ANYCOLOR", "IGNORE_ORIENTATION")
+}
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    try:
+        array = function(*arguments)
+    except cv2.error as error:
+        return str(error)
+    return None if array is None else (array.dtype, array.shape, array.tobytes())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_read_as_opencv_reads_them(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(FILES[name]())
+    buffer = np.frombuffer(path.read_bytes(), np.uint8)
+    for flag in FLAGS.values():
+        for function, source in (("imread", str(path)), ("imdecode", buffer)):
+            ours = outcome(getattr(cv2, function), source, flag)
+            assert ours == outcome(OPENCVS[function], source, flag)
+
+
+def test_ordinary_files_are_late_and_missing_ones_none(tmp_path: Path) -> None:
+    for name in ("JPEG 4:2:0", "png", "rotated by exif", "turned 3"):
+        (tmp_path / "image").write_bytes(FILES[name]())
+        assert untouched(cv2.imread(tmp_path / "image"))
+    assert cv2.imread(str(tmp_path / "missing")) is None
+    with pytest.raises(cv2.error):
+        cv2.imdecode(np.zeros(0, np.uint8), cv2.IMREAD_COLOR)
+
+
+@pytest.mark.parametrize("simd", ffi.simd_names())
+def test_all_instruction_sets_give_the_same(simd: str) -> None:
+    ffi.simd_force(simd)
+    try:
+        assert opencv._compare() == []
+    finally:
+        ffi.simd_force(None)
+
+
+def test_settings_of_opencv_are_followed() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (60, 50, 3), dtype=np.uint8)
+    try:
+        for optimized in (False, True):
+            cv2.setUseOptimized(optimized)
+            for name, arguments in SAMPLES.items():
+                late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR)
+                assert np.array_equal(getattr(cv2, name)(late, *arguments), OPENCVS[name](pixels, *arguments))
+    finally:
+        cv2.setUseOptimized(True)
+
+
+def test_a_function_that_differs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inverted(*arguments: Any) -> Any:
+        return 255 - OPENCVS["resize"](*arguments)
+
+    monkeypatch.setitem(opencv._originals, "resize", inverted)
+    monkeypatch.setattr(opencv, "_differences", {})
+    late = cv2.imdecode(png(np.zeros((9, 9, 3), np.uint8)), cv2.IMREAD_COLOR)
+    assert untouched(late)
+    assert not untouched(cv2.resize(late, (5, 5)))
+    assert [problem for problem in opencv.problems() if "cv2.resize gives other values" in problem]
+
+
+def test_later_changes_of_an_array_are_its_own() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (60, 50, 3), dtype=np.uint8)
+    late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR)
+    small = cv2.resize(late, (20, 20))
+    late[:] = 7
+    assert np.array_equal(small, OPENCVS["resize"](pixels, (20, 20)))
+    assert np.array_equal(cv2.resize(late, (5, 5)), np.full((5, 5, 3), 7))
