@@ -89,8 +89,8 @@ RULES = [
     Rule(
         3,
         "what `prepare` returns is recorded",
-        "sent.made += self._made_since(kept, sent.data)",
-        "sent.made += [] if self._prepare else self._made_since(kept, sent.data)",
+        "*self._made_since(kept, sent.data)]",
+        "*([] if self._prepare else self._made_since(kept, sent.data))]",
         f"{WHOLE}[prepared]",
     ),
     Rule(
@@ -116,17 +116,39 @@ RULES = [
     ),
     Rule(
         5,
-        "the side stream waits for tensors of others that `prepare` may read",
+        "the side stream waits for tensors of others, which `prepare` may read",
         "self._stream.wait_stream(user)",
         "pass",
         f"{WHOLE}[there, prepared]",
     ),
     Rule(
         5,
-        "and their use there is recorded",
+        "the consumer's stream waits for them, too",
+        "if there or self._prepare is not None:",
+        "if self._prepare is not None:",
+        f"{WHOLE}[there]",
+    ),
+    Rule(
+        5,
+        "their use there is recorded",
+        "[*filter(_is_plain, there), *self._made_since(kept, sent.data)]",
+        "self._made_since(kept, sent.data)",
+        f"{WHOLE}[there]",
+    ),
+    Rule(
+        5,
+        "their use on the side stream is recorded",
         "tensor.record_stream(self._stream)",
         "pass",
         f"{WHOLE}[there, prepared]",
+    ),
+    Rule(
+        5,
+        "resident data is recorded on the streams that take rows of it",
+        "tensor.record_stream(torch.accelerator.current_stream(tensor.device))",
+        "pass",
+        "test_resident_data_lives_until_its_rows_were_taken",
+        "engine.caller_stream",
     ),
     Rule(
         5,

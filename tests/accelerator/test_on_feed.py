@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+import headrace
 from accelerator import module as simulated
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.errors import ConfigError
@@ -78,6 +80,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], torch.Tensor], Any]
     "opaque": (lambda k: Opaque(host(k)), lambda value: value.tensor, None),
     "recorded": (lambda k: Recorded(host(k)), lambda value: value.tensor, None),
     "in place": (lambda k: InPlace(x=host(k)), lambda value: value["x"], None),
+    "there": (there, lambda value: value, None),
     "there, prepared": (there, lambda value: value, plus_one),
 }
 
@@ -87,18 +90,33 @@ def test_values_arrive_whole(gpu: torch.device, delays: int, kind: str) -> None:
     make, tensor_of, prepare = KINDS[kind]
     feed, ahead, seen = DevicePrefetcher(gpu, prepare), deque[Any](), []
     depth, lag = 1 + delays % 3, (0.0, 5e-4)[delays % 2]
-    own = torch.Stream(device=gpu) if delays % 5 == 4 else torch.accelerator.current_stream()
-    with own:
-        for k in range(8 + depth):
-            if k < 8:
+    sending, own = torch.accelerator.current_stream(), torch.accelerator.current_stream()
+    if delays % 4:
+        own = torch.Stream(device=gpu)
+    for k in range(8 + depth):
+        if k < 8:
+            with sending:
                 ahead.append(feed.send([make(k), k]))
-            if k >= depth:
+        if k >= depth:
+            with own:
                 batch = feed.receive(ahead.popleft())
                 simulated.busy(lag)
                 seen.append((tensor_of(batch[0]) * 2, batch[1]))
                 del batch
+    with own:
         values = [(each.unique().tolist(), k) for each, k in seen]
     assert values == [([2 * (k + (prepare is not None))], k) for k in range(8)]
+
+
+def test_resident_data_lives_until_its_rows_were_taken(gpu: torch.device, delays: int) -> None:
+    simulated.configure(delays, DELAY)  # indices are in memory that torch's own allocator locked
+    loader = headrace.DataLoader(TensorDataset(torch.arange(20)), batch_size=5, device=gpu, resident=True)
+    batches, own = iter(loader), torch.Stream(device=gpu)  # the data belongs to the stream of `iter`
+    with own:
+        simulated.busy(1e-3)
+        taken = [rows.clone() for (rows,) in batches]
+        del loader, batches
+        assert torch.cat(taken).tolist() == list(range(20))
 
 
 def test_a_closed_feed_reads_no_host_memory(gpu: torch.device, delays: int) -> None:

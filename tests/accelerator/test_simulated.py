@@ -13,7 +13,11 @@ from support.python import run_python
 
 ROOT = Path(__file__).parents[2]
 # Tests marked `gpu` there, and all that is here.
-FOLDERS = ["packages/headrace/tests/device", "tests/accelerator"]
+FOLDERS = [
+    "packages/headrace/tests/device",
+    "packages/headrace/tests/recipes/test_recipe_gpu.py",
+    "tests/accelerator",
+]
 PROGRAM = """
 import sys
 import pytest

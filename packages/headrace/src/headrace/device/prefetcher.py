@@ -31,7 +31,7 @@ class SentBatch:
     data: Any  # its tensors on the device; what `late` names is still where it was
     keys: BatchKeys | None
     ready: torch.Event | None = None  # happens when `data` is whole, or None if it is already
-    made: list[Any] = field(default_factory=list)  # what has memory that belongs to the side stream
+    made: list[Any] = field(default_factory=list)  # what has memory that belongs to another stream
     late: dict[int, Any] = field(default_factory=dict)  # leaves, by id, to be moved on the consumer's stream
 
 
@@ -108,12 +108,13 @@ class DevicePrefetcher:
             end.record()
             self._flights.append(_Flight(kept, begin, end))
             sent.ready = end
+            there = self._wait_for_others(kept, user)
             if self._prepare is not None:
-                self._wait_for_others(kept, user)
                 sent.data = self._prepare(sent.data, keys)
+            if there or self._prepare is not None:
                 sent.ready = self._event()
                 sent.ready.record()
-        sent.made += self._made_since(kept, sent.data)
+        sent.made += [*filter(_is_plain, there), *self._made_since(kept, sent.data)]
         return sent
 
     def receive(self, sent: SentBatch) -> Any:
@@ -135,14 +136,16 @@ class DevicePrefetcher:
             flight.end.synchronize()
         self._land()
 
-    def _wait_for_others(self, kept: list[Any], user: torch.Stream) -> None:
-        """Lets the side stream read tensors that were on the device already, made on the `user`'s."""
+    def _wait_for_others(self, kept: list[Any], user: torch.Stream) -> list[torch.Tensor]:
+        """The tensors that were on the device already, made on the `user`'s stream: the side stream may read
+        them from now on, and what waits for it comes after they were made."""
         assert self._stream is not None
-        there = [t for t in kept if isinstance(t, torch.Tensor) and t.device == self.device]
-        if there:
+        on_device = {id(t): t for t in kept if isinstance(t, torch.Tensor) and t.device == self.device}
+        if on_device:
             self._stream.wait_stream(user)
-            for tensor in filter(_is_plain, there):
+            for tensor in filter(_is_plain, on_device.values()):
                 tensor.record_stream(self._stream)
+        return [*on_device.values()]
 
     def _made_since(self, before: list[Any], data: Any) -> list[torch.Tensor]:
         old = set(map(id, before))
