@@ -5,7 +5,7 @@ Fix: the tar is opened once, when the first sample is needed.
 """
 
 # expected: read
-# names: tarfile.open(
+# names: which opens an archive or searches it
 # advises: open the archive
 
 import argparse

@@ -1,6 +1,7 @@
 """`headrace-doctor`, and `python -m headrace_doctor`: the doctor's verbs without the loader's command."""
 
 from headrace_doctor.cli.doctor import doctor
+from headrace_doctor.cli.progress import OF_SCRIPTS
 from headrace_doctor.cli.top import top
 from headrace_doctor.cli.tune import tune
 
@@ -8,7 +9,7 @@ from headrace_doctor.cli.tune import tune
 def main() -> None:
     """The entry point of the console script."""
     doctor.command()(top)
-    doctor.command()(tune)
+    doctor.command(context_settings=OF_SCRIPTS)(tune)
     doctor()
 
 

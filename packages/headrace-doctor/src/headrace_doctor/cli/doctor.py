@@ -10,11 +10,11 @@ from rich.console import Console
 
 from headrace_doctor.cli.doctor_data import data
 from headrace_doctor.cli.doctor_run import run
-from headrace_doctor.cli.progress import BAD_RECORDS, JsonFile, check_outputs, failing, give_json
+from headrace_doctor.cli.progress import BAD_RECORDS, OF_SCRIPTS, JsonFile, check_outputs, failing, give_json
 
 doctor = typer.Typer(invoke_without_command=True)
 doctor.command()(data)
-doctor.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
+doctor.command(context_settings=OF_SCRIPTS)(run)
 
 
 @doctor.callback()

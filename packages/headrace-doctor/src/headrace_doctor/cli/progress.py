@@ -26,6 +26,8 @@ JsonFile = Annotated[
     ),
 ]
 STANDARD_OUTPUT = Path("-")
+# Settings of verbs that take a script: options that follow it are its own.
+OF_SCRIPTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 
 def check_outputs(*paths: Path | None) -> None:

@@ -40,7 +40,7 @@ def tune(
     """Finds the settings that make a loader fastest, for torch's DataLoader and for Headrace's.
 
     A script runs, unmodified, until it starts to iterate over its loader. Options of the script itself come
-    after a --.
+    after its name.
 
     Exit codes: 0 measured; 1 the script failed; 2 wrong usage, or no such loader; 130 interrupted by Ctrl-C.
     """

@@ -53,8 +53,9 @@ ACTIONS = (
     ),
     Action(
         r"\b(ZipFile\(|tarfile\.open|h5py\.File|lmdb\.open|sqlite3\.connect|netCDF4\.Dataset|ParquetFile"
-        r"|open_dataset|open_zarr|zarr\.open\w*)|→ (ZipFile|TarFile|Dataset)\.(__init__|open|next)",
-        "opens an archive",
+        r"|open_dataset|open_zarr|zarr\.open\w*)|\.(extractfile|getmember)\("
+        r"|→ (ZipFile|TarFile|Dataset)\.(__init__|open|next)",
+        "opens an archive or searches it",
         f"open the archive {ONCE}",
     ),
     Action(

@@ -12,12 +12,12 @@ from rich.text import Text
 from headrace_doctor.doctor.records import Advice, Checkup, Diagnosis, Finding
 from headrace_doctor.doctor.wording import (
     MARKS,
-    METHOD,
     TOTAL,
     certainty,
     figure,
     gain,
     judgement,
+    measured,
     percent,
     plain,
     stages_by_place,
@@ -147,10 +147,10 @@ def _print_time(console: Console, diagnosis: Diagnosis) -> None:
 def _print_rates(console: Console, diagnosis: Diagnosis) -> None:
     _heading(console, "How it was measured")
     most = max(rate.samples_per_second for rate in diagnosis.rates)
-    least = min(rate.samples_per_second for rate in diagnosis.rates[: len(METHOD)])
+    least = min(rate.samples_per_second for rate in diagnosis.rates[:3])
     table = _table("", "", "samples/s", "95 % range")
     for rate in diagnosis.rates:
-        name = _text(f"  {rate.name:<6}  {METHOD.get(rate.name, '')}".rstrip())
+        name = _text(f"  {measured(rate.name)}")
         value = rate.samples_per_second
         limits = f"{figure(rate.low)} to {figure(rate.high)}"
         table.add_row(name, _bar(value / most, value == least), figure(value), limits)

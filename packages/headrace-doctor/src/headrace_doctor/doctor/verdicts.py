@@ -471,7 +471,7 @@ def busiest_place(case: Case) -> str:
 
 
 VERDICTS = (
-    Verdict("healthy", "the step itself is the limit: nothing starves it"),
+    Verdict("healthy", "nothing starves the training"),
     Verdict("workers", "too few workers", more_workers, about_loading=True),
     Verdict(
         "read",
@@ -549,7 +549,7 @@ VERDICTS = (
     Verdict("straggler", "single samples that take long", smoother),
     Verdict("copy", "the copy to the device", waits_for_copies),
     Verdict("synchronise", "repeated waits for the device", waits_for_results),
-    Verdict("gil", "threads that contend for the GIL", processes_instead),
+    Verdict("gil", "threads that take turns with Python's lock (GIL)", processes_instead),
     Verdict("startup", "starting workers in each epoch", workers_that_stay),
     Verdict("validation", "the loop over another loader", other_loops),
     Verdict(

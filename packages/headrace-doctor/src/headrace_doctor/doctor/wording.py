@@ -13,12 +13,10 @@ from headrace_doctor.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
 # A mark and a word, so that a judgement shows without color and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
-# What was run for each rate.
-METHOD = {SUPPLY: "the loader alone", DEMAND: "the step alone", ACTUAL: "both together"}
 # What is measured in each phase.
 PHASES = {
     ACTUAL: "the script as it is",
-    DEMAND: "the step alone, on repeated batches",
+    DEMAND: "the step alone",
     PARTS: "the parts of the step",
     "profile": "the device during the step",
     SUPPLY: "the loader alone",
@@ -86,8 +84,7 @@ def times(factor: float) -> str:
 
 
 def measured(phase: str) -> str:
-    """Returns what is measured in a phase of the examination, by its name in `measure.observed`, or "" if
-    it isn't for readers."""
+    """The name of a phase of the examination for readers, or "" if it isn't for them."""
     kind, _, settings = phase.partition(" ")
     text = PHASES.get(kind, "")
     if not text or not settings:

@@ -61,7 +61,7 @@ def command(others: Mapping[str, EntryPoint]) -> typer.Typer:
         if isinstance(verb, typer.Typer):
             app.add_typer(verb, name=name)
         else:
-            app.command(name)(verb)
+            app.command(name, context_settings=of_commands if name == "tune" else None)(verb)
     anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     for name in OF_THE_DOCTOR:
         if name not in others:
