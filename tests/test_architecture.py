@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "_pillow_compat": set(),
     "lazy": set(),
     "_arrow": {"errors"},
-    "_files": set(),
+    "_files": {"errors"},
     "_machine": set(),
     "order": BASE,
     "config": BASE | {"order"},

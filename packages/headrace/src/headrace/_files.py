@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace.errors import CacheError
+
 
 @contextmanager
 def whole_file(path: Path, *, contended: bool = False) -> Iterator[BinaryIO]:
@@ -49,3 +51,22 @@ def cache_folder() -> Path:
     object stores.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
+def make_cache(folder: Path) -> Path:
+    """Makes a folder of the user's cache if it is missing, and returns it.
+
+    Raises:
+        CacheError: it can't be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        cause = "" if os.access(folder, os.W_OK) else "Permission denied"
+    except OSError as error:
+        cause = error.strerror or str(error)
+    if cause:
+        raise CacheError(
+            f"{folder}, in which copies and indexes are kept, can't be used: {cause}. Name a folder on a"
+            " local, writable disk by the environment variable XDG_CACHE_HOME, or by cache_dir=… for a store."
+        )
+    return folder

@@ -534,9 +534,8 @@ class ReplacingDataLoader(DataLoader[T_co]):
     as it does in torch, since the program was written for that.
     """
 
-    @wraps(
-        DataLoader.__init__
-    )  # Lightning creates loaders anew, with arguments by the names in the signature
+    # Lightning creates loaders again, with arguments by the names in the signature.
+    @wraps(DataLoader.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if isinstance(self.num_workers, LeftOpen) and self.num_workers and self.plan().runs_python:

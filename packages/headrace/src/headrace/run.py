@@ -158,7 +158,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
 
     report = Report()
 
-    @functools.wraps(headrace.loader.DataLoader.__init__)
+    @functools.wraps(headrace.loader.DataLoader.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.place = _place(self)
         self.arguments = args, kwargs

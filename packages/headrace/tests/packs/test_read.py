@@ -22,6 +22,7 @@ import headrace.testing
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits
 from headrace.engine.lower import lower_pipeline
+from headrace.errors import CacheError
 from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
@@ -156,6 +157,15 @@ def test_damage_is_named(shards: Path, tmp_path: Path) -> None:
     (tmp_path / "index.arrow").write_bytes(b"ARROW1 of another kind")
     with pytest.raises(headrace.PackError, match="can't be read as a pack's index"):
         headrace.PackedDataset(tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_to_is_named_with_the_way_out(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match=r"file/headrace/packs, .*: Not a directory\. .* XDG_CACHE_HOME"):
+        headrace.PackedDataset(shards)
 
 
 def test_an_index_of_another_pack_is_refused(shards: Path, tmp_path: Path) -> None:

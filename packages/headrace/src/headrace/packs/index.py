@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace._arrow import pa
-from headrace._files import whole_file
+from headrace._files import make_cache, whole_file
 from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import PackError
@@ -113,11 +113,10 @@ def build_entry_index(
 
 
 def _place(inside: Path | None, cache: Path) -> Path:
-    """The first of two places that can be written to."""
+    """The first of two places that can be written to. Raises CacheError if neither can."""
     if inside is not None and os.access(inside.parent, os.W_OK):
         return inside
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    return cache
+    return make_cache(cache.parent) / cache.name
 
 
 def _known_rows(root: str | os.PathLike[str], parts: Path) -> Iterator[Row]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from headrace._files import cache_folder, whole_file
+from headrace._files import cache_folder, make_cache, whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError
 
@@ -59,7 +59,7 @@ def image_sizes(
             sizes[number] = size
             report(number + 1, len(names))
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_cache(kept.parent)
         with whole_file(kept, contended=True) as file:
             np.save(file, sizes)
     return sizes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace._files import cache_folder
+from headrace._files import cache_folder, make_cache
 from headrace.errors import PackError, printable
 from headrace.sources.pack import lmdb_refused, read_extent
 from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, write_index
@@ -196,7 +196,7 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
         return index
     if is_lmdb(shards[0]):
         raise lmdb_refused(shards[0])
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    make_cache(kept.parent)
     write_tar_index(shards, kept, state)
     return PackIndex(kept)
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace._files import cache_folder, whole_file
-from headrace.errors import CacheError, ConfigError, PackError, RemoteError
+from headrace._files import cache_folder, make_cache, whole_file
+from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.sources.stores.cache import files
 from headrace.sources.stores.client import check_options, endpoint_of
 from headrace.sources.stores.records import Records
@@ -77,7 +77,7 @@ class Access:
             ) from error
 
     def _fetched(self, url: str, size: int, version: str) -> Path:
-        folder = _made(self.folder / "indexes")
+        folder = make_cache(self.folder / "indexes")
         endpoint = endpoint_of(url, self.options) or ""
         name = hashlib.sha256(f"{endpoint}\0{url}".encode()).hexdigest()[:24]
         path = folder / f"{name}-{hashlib.sha256(version.encode()).hexdigest()[:16]}.arrow"
@@ -117,7 +117,7 @@ class Access:
 def kept_capacity(folder: Path) -> int:
     """Returns how many bytes records may take by default, which the node's first process decides for all
     later ones."""
-    with open(_made(folder) / "records.bytes", "a+") as file:
+    with open(make_cache(folder) / "records.bytes", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         number = file.read().strip("\0")  # what a power failure may leave
@@ -126,21 +126,6 @@ def kept_capacity(folder: Path) -> int:
             file.truncate(0)
             file.write(number)
     return int(number)
-
-
-def _made(folder: Path) -> Path:
-    """The folder, made if it is missing. Raises CacheError if it can't be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-        cause = "Permission denied"
-    except OSError as error:
-        cause = error.strerror or str(error)
-    raise CacheError(
-        f"{folder} can't hold indexes and samples of stores: {cause}. Name a folder on a local, writable disk"
-        " by cache_dir=… or by the environment variable XDG_CACHE_HOME."
-    )
 
 
 def _forget_lock() -> None:
