@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 21
+#define HR_ABI_VERSION 22
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -351,6 +351,21 @@ HR_API int32_t hr_image_fill_check(const hr_image_fill* image);
 /* An hr_fill: the image of a hr_image_fill, the context. Where the data of a JPEG are damaged, it
  * is decoded as Pillow does, which makes do with what there is. */
 HR_API int32_t hr_fill_image(void* context, uint8_t* out, uint64_t size);
+
+/* Makes images[i] at outputs[i] as hr_fill_image() does, in the layout layouts[i], or its own if that
+ * is -1. Images of the same file are made together. If a job has no pipeline, its data are copied. */
+HR_API int32_t hr_images_render(const hr_image_fill* const* images, void* const* outputs,
+                                const int32_t* layouts, int32_t count);
+
+/* Images that need as many bytes each, one after another. */
+typedef struct hr_image_list {
+  const hr_image_fill* const* images;
+  int32_t count;
+  int32_t layout; /* of all of them, or -1 for their own */
+} hr_image_list;
+
+/* An hr_fill: the images of a hr_image_list, the context. */
+HR_API int32_t hr_fill_images(void* context, uint8_t* out, uint64_t size);
 
 #ifdef __cplusplus
 }

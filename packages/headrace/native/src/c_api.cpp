@@ -537,20 +537,27 @@ int32_t hr_image_fill_check(const hr_image_fill* image) {
 }
 
 int32_t hr_fill_image(void* context, uint8_t* out, uint64_t) {
+  const hr_image_fill* const image = static_cast<const hr_image_fill*>(context);
+  void* const output = out;
+  const int32_t layout = -1;
+  return hr_images_render(&image, &output, &layout, 1);
+}
+
+int32_t hr_images_render(const hr_image_fill* const* images, void* const* outputs,
+                         const int32_t* layouts, int32_t count) {
   return guarded([&]() -> int32_t {
-    const auto& image = *static_cast<const hr_image_fill*>(context);
-    headrace::Renderer& renderer = this_threads_renderer();
-    hr_render_job job = image.job;
-    job.output = out;
-    Code code;
-    if (image.pixels != nullptr) {
-      const headrace::Size size = {image.width, image.height};
-      code = renderer.render_decoded(headrace::whole_in(image.pixels, size), &job, 1);
-    } else {
-      code = renderer.render(image.data, image.size, &job, 1);
-      if (code != Code::kOk) code = renderer.render_damaged(image.data, image.size, &job);
-    }
-    return code == Code::kOk ? job.code : fail(code);
+    const Code code = headrace::render_images(&this_threads_renderer(), images, outputs, layouts, count);
+    return code == Code::kOk ? HR_OK : fail(code);
+  });
+}
+
+int32_t hr_fill_images(void* context, uint8_t* out, uint64_t size) {
+  return guarded([&]() -> int32_t {
+    const auto& list = *static_cast<const hr_image_list*>(context);
+    std::vector<void*> outputs(list.count);
+    const std::vector<int32_t> layouts(list.count, list.layout);
+    for (int32_t i = 0; i < list.count; ++i) outputs[i] = out + size / list.count * i;
+    return hr_images_render(list.images, outputs.data(), layouts.data(), list.count);
   });
 }
 

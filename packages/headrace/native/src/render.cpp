@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "geometry.h"
@@ -33,6 +35,23 @@ bool crops_inside(const hr_render_job* jobs, int count, int width, int height) {
 size_t first_pixel_in(const uint8_t* memory) {
   const auto address = reinterpret_cast<uintptr_t>(memory + Buffer::kPadding);
   return Buffer::kPadding + (64 - address % 64) % 64;
+}
+
+// Of images of the same file.
+Code render_together(Renderer* renderer, const hr_image_fill& image,
+                            std::vector<hr_render_job>* jobs) {
+  const int count = static_cast<int>(jobs->size());
+  if (image.pixels != nullptr) {
+    const Size size = {image.width, image.height};
+    return renderer->render_decoded(whole_in(image.pixels, size), jobs->data(), count);
+  }
+  const Code code = renderer->render(image.data, image.size, jobs->data(), count);
+  if (code == Code::kOk) return code;
+  for (hr_render_job& job : *jobs) {
+    const Code damaged = renderer->render_damaged(image.data, image.size, &job);
+    if (damaged != Code::kOk) return damaged;
+  }
+  return Code::kOk;
 }
 
 }  // namespace
@@ -155,6 +174,44 @@ Code Renderer::render_damaged(const uint8_t* data, size_t size, hr_render_job* j
   if (pixels.data == nullptr) return Code::kOutOfMemory;
   const Code decoded = decoder_.decode_damaged(pixels);
   return decoded == Code::kOk ? render_decoded(pixels, job, 1) : decoded;
+}
+
+Code render_images(Renderer* renderer, const hr_image_fill* const* images, void* const* outputs,
+                   const int32_t* layouts, int count) {
+  const auto same = [&](int a, int b) {
+    return images[a]->data == images[b]->data && images[a]->pixels == images[b]->pixels;
+  };
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::make_pair(images[a]->data, images[a]->pixels) <
+           std::make_pair(images[b]->data, images[b]->pixels);
+  });
+  std::vector<hr_pipeline> pipelines(count);
+  std::vector<hr_render_job> jobs;
+  for (int begin = 0, end; begin < count; begin = end) {
+    jobs.clear();
+    for (end = begin; end < count && same(order[begin], order[end]); ++end) {
+      const int i = order[end];
+      jobs.push_back(images[i]->job);
+      jobs.back().output = outputs[i];
+      if (layouts[i] < 0 || jobs.back().pipeline == nullptr) continue;
+      pipelines[i] = *jobs.back().pipeline;
+      pipelines[i].layout = layouts[i];
+      jobs.back().pipeline = &pipelines[i];
+    }
+    if (jobs.front().pipeline == nullptr) {
+      for (const hr_render_job& job : jobs)
+        std::memcpy(job.output, images[order[begin]]->data, images[order[begin]]->size);
+      continue;
+    }
+    const Code code = render_together(renderer, *images[order[begin]], &jobs);
+    if (code != Code::kOk) return code;
+    for (const hr_render_job& job : jobs) {
+      if (job.code != HR_OK) return static_cast<Code>(job.code);
+    }
+  }
+  return Code::kOk;
 }
 
 Code Renderer::check_ops(const hr_render_job& job) {

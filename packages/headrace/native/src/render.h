@@ -70,6 +70,11 @@ class Renderer {
   Runner runner_;
 };
 
+// Makes images[i] at outputs[i], in a layout of its own unless layouts[i] is -1; those of one file
+// together. Where the data of a JPEG are damaged, it is decoded as Pillow does.
+Code render_images(Renderer* renderer, const hr_image_fill* const* images, void* const* outputs,
+                   const int32_t* layouts, int count);
+
 // What is wrong with `job` by itself; nullptr: nothing.
 const char* check_render_job(const hr_render_job& job);
 

@@ -161,6 +161,28 @@ def replace_kernel(
     return functools.partial(kernels.__setitem__, cls, original)
 
 
+def replace_stack(build: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None] | None:
+    """Has `torch.stack` be what `build` makes of it, which TorchScript takes for torch's own.
+
+    Returns:
+        A function that puts torch's back, or None if it isn't torch's own, or TorchScript's table is gone.
+    """
+    original = torch.stack
+    if not isinstance(original, types.BuiltinFunctionType):
+        return None
+    try:
+        from torch.jit._builtins import _register_builtin
+    except ImportError:
+        return None
+    function = build(original)
+    _register_builtin(function, "aten::stack")
+    _stacks.append(function)  # TorchScript knows it by its id
+    torch.stack = function
+    return functools.partial(setattr, torch, "stack", original)
+
+
+_stacks: list[Any] = []
+
 _HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _BACKWARD_HOOKS_OF_ALL = ("_global_backward_hooks", "_global_backward_pre_hooks")
 

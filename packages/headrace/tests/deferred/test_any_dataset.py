@@ -141,6 +141,38 @@ def as_images(samples: list[Any]) -> Any:
     return [(image.tobytes(), image.size, label) for image, label in samples]
 
 
+class Kept(Opened):
+    """Tensors that are kept, and changed later, as a cache and its bugs do."""
+
+    def __init__(self, folder: Path, change: Callable[[Any, int], Any]) -> None:
+        super().__init__(folder, v1.Compose([v1.Resize((20, 24)), *END]))
+        self.change, self.kept = change, dict[int, Any]()
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 3 not in self.kept:
+            self.kept[index % 3] = super().__getitem__(index % 3)[0]
+        return self.change(self.kept[index % 3], index), index
+
+
+class OneBuffer(Opened):
+    """All samples in the same memory, which `collate_fn` has to copy in time."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer = getattr(self, "buffer", torch.empty(3, 24, 24))
+        self.buffer.copy_(super().__getitem__(index)[0])
+        return torch.stack([super().__getitem__(index)[0]] * 3 + [self.buffer]), index
+
+
+def _mixed_up(samples: list[Any]) -> Any:
+    images, labels = default_collate(samples)
+    return images.roll(1, 0) * 0.3 + images * 0.7, labels
+
+
+def _aliases(samples: list[Any]) -> Any:
+    batch = torch.stack([image for image, _ in samples])
+    return batch, batch, batch[1:], batch.view(-1), batch[0, 0, :2]
+
+
 def _moco() -> Any:
     jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
     return v1.Compose([*CROP, jitter, v1.RandomGrayscale(0.2), v1.RandomApply([BlurOfMoco()], 0.5), *END])
@@ -212,6 +244,25 @@ MADE: dict[str, Made] = {
         ),
         default_collate,
     ),
+    "some tensors touched, others not": (
+        lambda folder: Opened(folder, v1.Compose([*CROP, *END, v1.RandomErasing(0.4)])),
+        default_collate,
+    ),
+    "kept tensors": (lambda folder: Kept(folder, lambda x, _: x), default_collate),
+    "kept tensors that change": (lambda folder: Kept(folder, lambda x, i: x.add_(i)), stacked),
+    "kept tensors that change after a stack": (
+        lambda folder: Kept(folder, lambda x, i: (torch.stack([x, x]), x.mul_(i))[0]),
+        default_collate,
+    ),
+    "crops of kept tensors": (
+        lambda folder: Kept(folder, lambda x, i: x[:, i % 9 : i % 9 + 9, 3:19]),
+        stacked,
+    ),
+    "one buffer for all": (lambda folder: OneBuffer(folder, v1.Compose([*CROP, *END])), default_collate),
+    "a mixed batch": (lambda folder: Opened(folder, v1.Compose([*CROP, *END])), _mixed_up),
+    "a batch and its views": (lambda folder: Opened(folder, v1.Compose([*CROP, *END])), _aliases),
+    "large batches": (lambda folder: Opened(folder, v1.Compose([v1.Resize((160, 170)), *END])), _aliases),
+    "tensors of several sizes": (lambda folder: Opened(folder, v1.Compose([v1.Resize(99), *END])), listed),
     "all three generators": (lambda folder: Opened(folder, three_generators), default_collate),
     "NumPy": (lambda folder: Opened(folder, by_numpy), default_collate),
     "bytes in memory": (InMemory, default_collate),

@@ -72,7 +72,8 @@ def wanted(name: str, pixels: Any = PIXELS) -> torch.Tensor:
 
 
 def bits(x: Any) -> Any:
-    tensor = torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x.contiguous()
+    # A copy: torch refuses negative strides, even where they mean nothing.
+    tensor = torch.from_numpy(x.copy(order="C")) if isinstance(x, np.ndarray) else x.contiguous()
     return tuple(tensor.shape), tensor.dtype, tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -211,16 +212,25 @@ def test_arrays_are_filled_at_once_if_too_much_is_held(monkeypatch: pytest.Monke
     assert File.held_nbytes == held - 3 * len(FILE)
 
 
+def test_memory_that_is_not_torchs_cannot_be_made_larger_in_place() -> None:
+    x = made("planes", "tensor")
+    assert bits(x.resize_(2, HEIGHT, WIDTH)) == bits(wanted("planes")[:2])
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.untyped_storage().resize_(1 << 20)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.resize_(4, HEIGHT, WIDTH)
+
+
 def test_nothing_is_left_of_an_array_that_is_gone() -> None:
     gc.collect()
-    before = memory.counts().live, len(arrays._entries)
+    before = memory.counts().live, len(memory._pieces)
     x = made("BGR", "array")
     view = x[4:9, 2:7]
     del x
-    assert len(arrays._entries) == before[1] + 1
+    assert len(memory._pieces) == before[1] + 1
     assert (view == PIXELS[4:9, 2:7, ::-1]).all()
     del view
-    assert (memory.counts().live, len(arrays._entries)) == before
+    assert (memory.counts().live, len(memory._pieces)) == before
 
 
 def test_ten_thousand_untouched_arrays_may_be_kept() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 21
+ABI_VERSION = 22
 STAGES = 5
 DECODERS = 8
 INFLATED = 1 << 30  # beside the decoders
@@ -128,6 +128,12 @@ class ImageFill(Structure):
     )
 
 
+class ImageList(Structure):
+    """hr_image_list."""
+
+    _fields_ = (*_fields("void* images; int32_t count, layout"),)
+
+
 class DeferredCounts(Structure):
     """hr_deferred_counts."""
 
@@ -184,6 +190,8 @@ void hr_deferred_count(void*)
 int32_t hr_fill_copy(void*, void*, uint64_t)
 int32_t hr_image_fill_check(void*)
 int32_t hr_fill_image(void*, void*, uint64_t)
+int32_t hr_images_render(void*, void*, void*, int32_t)
+int32_t hr_fill_images(void*, void*, uint64_t)
 int32_t hr_image_decode(int32_t, void*, uint64_t, void*, uint64_t, int32_t, int32_t, int32_t, int32_t, void*)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -89,12 +90,6 @@ def state(address: int) -> int:
     """`UNTOUCHED`, `WANTED` or `FILLED`, or 0 if the memory at `address` isn't deferred."""
     result: int = _calls()[2](address)
     return result
-
-
-def context(address: int) -> int | None:
-    """The context of untouched memory, of which `address` is any byte, or None if there is none."""
-    found: int | None = _calls()[3](address)
-    return found
 
 
 def touch(address: int) -> None:
@@ -207,6 +202,17 @@ class ImageFill:
         return memory
 
 
+class CopyFill:
+    """A copy of values, as part of a `Piece`."""
+
+    __slots__ = ("_keep", "address")
+
+    def __init__(self, values: npt.NDArray[np.uint8]) -> None:
+        block = abi.ImageFill(data=values.ctypes.data, size=values.nbytes)
+        self.address = ctypes.addressof(block)
+        self._keep = block, values
+
+
 def address_of(data: render.File) -> int:
     """The address of the bytes."""
     if isinstance(data, np.ndarray):
@@ -218,6 +224,77 @@ def address_of(data: render.File) -> int:
 def filling_image() -> int:
     """The address of a fill whose context is that of an `ImageFill`."""
     return ctypes.cast(ffi.library().hr_fill_image, ctypes.c_void_p).value or 0
+
+
+@cache
+def _filling_images() -> int:
+    return ctypes.cast(ffi.library().hr_fill_images, ctypes.c_void_p).value or 0
+
+
+class Piece:
+    """A piece of deferred memory for images of one size, one after another. Its memory holds it.
+
+    Args:
+        fills: what makes each of them.
+        nbytes: of all of them.
+        layout: how each is stored, as in hr_pipeline, or None for what its fill says.
+
+    Attributes:
+        address: of the first byte, once `take_piece` was called.
+    """
+
+    __slots__ = ("__weakref__", "_list", "address", "fills", "layout", "nbytes")
+
+    def __init__(self, fills: Sequence[ImageFill | CopyFill], nbytes: int, layout: int | None = None) -> None:
+        self.fills, self.nbytes, self.layout = fills, nbytes, -1 if layout is None else layout
+        self.address = 0
+
+    def take(self) -> Any:
+        """Memory for it, as of `take`, or None if there is none left."""
+        if len(self.fills) == 1 and self.layout < 0:
+            self._list: Any = None
+            fill, context = filling_image(), self.fills[0].address
+        else:
+            images = np.array([fill.address for fill in self.fills], np.uint64)
+            self._list = abi.ImageList(images.ctypes.data, len(images), self.layout), images
+            fill, context = _filling_images(), ctypes.addressof(self._list[0])
+        memory = take(self.nbytes, fill, context, self)
+        if memory is not None:
+            self.address = memory.address
+            _pieces[context] = self
+        return memory
+
+
+# By the address of what fills them. A piece goes when its memory does.
+_pieces: weakref.WeakValueDictionary[int, Piece] = weakref.WeakValueDictionary()
+
+
+def piece_at(address: int) -> Piece | None:
+    """The untouched piece of which `address` is any byte, or None if there is none."""
+    context = _calls()[3](address)
+    return None if context is None else _pieces.get(context)
+
+
+def render_pieces(pieces: Sequence[Piece], addresses: Sequence[int]) -> None:
+    """Makes the images of pieces elsewhere, at the addresses of ordinary memory, which leaves them untouched;
+    those of one file together. Raises MemoryError if there is no memory for that."""
+    images: list[int] = []
+    outputs: list[int] = []
+    layouts: list[int] = []
+    for piece, address in zip(pieces, addresses, strict=True):
+        count = len(piece.fills)
+        images += [fill.address for fill in piece.fills]
+        outputs += range(address, address + piece.nbytes, piece.nbytes // count)
+        layouts += [piece.layout] * count
+    places = np.array([images, outputs], np.uint64)
+    code = ffi.library().hr_images_render(
+        places.ctypes.data,
+        places.ctypes.data + places.strides[0],
+        np.array(layouts, np.int32).ctypes.data,
+        len(images),
+    )
+    if code != abi.OK:
+        raise MemoryError
 
 
 def counts() -> DeferredCounts:

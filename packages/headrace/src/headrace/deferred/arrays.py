@@ -8,7 +8,7 @@ another recipe's `array` or `tensor`, in place of being done.
 
 from __future__ import annotations
 
-import weakref
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,10 +19,9 @@ import torch
 from headrace._native import deferred
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order
-from headrace.errors import NativeError
 
-# By `Store.dtype`. NumPy has no bfloat16.
-ARRAY_DTYPES: tuple[Any, ...] = (np.dtype(np.uint8), np.dtype(np.float16), None, np.dtype(np.float32))
+# By `Store.dtype`. NumPy has no bfloat16: there are no such arrays.
+ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32)))
 TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 AXES = ("HW", "HWC", "CHW")
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
@@ -68,76 +67,95 @@ class Recipe(NamedTuple):
 
     def array(self) -> npt.NDArray[Any] | None:
         """A new array, which may be written, or None if it can't be made like that."""
+        memory = self._memory()
         dtype = ARRAY_DTYPES[self.store.dtype]
-        return None if dtype is None else self._array(dtype)
+        return None if memory is None else np.ndarray(self.shape, dtype, memory, 0, self.strides)
 
     def tensor(self) -> torch.Tensor | None:
         """A new tensor, whose strides tell how its values lie in memory, or None if it can't be made like
         that. Its storage can't be made larger."""
-        dtype = TENSOR_DTYPES[self.store.dtype]
-        if dtype is not torch.bfloat16:
-            array = self.array()
-            return None if array is None else torch.from_numpy(array)
-        values = self._array(np.dtype(np.int16))
-        if values is None:
-            return None
-        storage = torch.from_numpy(values).untyped_storage()
-        empty = torch.empty(0, dtype=dtype, device="cpu")
-        return empty.set_(storage, 0, values.shape, [stride // 2 for stride in values.strides])
-
-    def _array(self, dtype: Any) -> npt.NDArray[Any] | None:
-        # Of images of one row or column, strides don't tell the axes.
-        if min(self.chain.shown) < 2:
-            return None
         memory = self._memory()
-        if memory is None:
-            return None
-        return np.ndarray(self.shape, dtype, memory, 0, self.strides)
+        dtype = TENSOR_DTYPES[self.store.dtype]
+        return None if memory is None else tensor_on(memory, dtype, self.shape, self.strides)
 
     def _memory(self) -> Any:
         """A buffer with the pixels: deferred, or filled if there is no deferred memory left, if too much is
         held already or if the file isn't certain to decode. None: native code can't make them."""
-        chain, store = self.chain, self.store
-        nbytes, file = store.nbytes(chain.shown), chain.file
-        late = file.certain and nbytes <= deferred.MOST_NBYTES and File.held_nbytes <= MOST_HELD_NBYTES
-        if late:
-            try:
-                fill = chain.fill(store)
-                if chain.steps:
-                    fill.check()
-            except NativeError:
-                return None
-            entry = _Entry(self, fill)
-            memory = deferred.take(nbytes, deferred.filling_image(), fill.address, entry)
+        # Of images of one row or column, strides don't tell the axes.
+        chain = None if min(self.chain.shown) < 2 else self.chain.checked()
+        if chain is None:
+            return None
+        nbytes, file = self.store.nbytes(chain.shown), chain.file
+        if file.certain and nbytes <= deferred.MOST_NBYTES and File.held_nbytes <= MOST_HELD_NBYTES:
+            memory = _ArrayPiece(self, chain.fill(self.store)).take()
             if memory is not None:
-                entry.address = memory.address
-                _entries[fill.address] = entry
                 return memory
         buffer = np.empty(nbytes, np.uint8)
-        return buffer if chain.write(store, buffer.ctypes.data) else None
+        return buffer if chain.write(self.store, buffer.ctypes.data) else None
 
 
-class _Entry:
-    """The known facts of a piece of deferred memory, which holds them.
+class _ArrayPiece(deferred.Piece):
+    """The memory of one array.
 
     Attributes:
         recipe: what it will hold.
-        layout: shape and strides of the array that it was made for.
-        fill: what makes that.
-        address: its first byte.
-        used: whether something else was made of it.
+        shape, strides: of the array that it was taken for.
+        used: whether another array was recorded from it.
+        stacked: whether it is part of another one.
     """
 
-    __slots__ = ("__weakref__", "address", "fill", "layout", "recipe", "used")
+    __slots__ = ("recipe", "shape", "stacked", "strides", "used")
 
     def __init__(self, recipe: Recipe, fill: deferred.ImageFill) -> None:
-        self.recipe, self.fill = recipe, fill
-        self.layout = recipe.shape, recipe.strides
-        self.address, self.used = 0, False
+        super().__init__((fill,), recipe.store.nbytes(recipe.chain.shown))
+        self.recipe, self.shape, self.strides = recipe, recipe.shape, recipe.strides
+        self.used = self.stacked = False
 
 
-# By the address of the fill. An entry goes when its memory does.
-_entries: weakref.WeakValueDictionary[int, _Entry] = weakref.WeakValueDictionary()
+def tensor_on(memory: Any, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A tensor on a buffer; strides in bytes."""
+    array = np.ndarray(shape, ARRAY_DTYPES[TENSOR_DTYPES.index(dtype)], memory, 0, strides)
+    tensor = torch.from_numpy(array)
+    if dtype is not torch.bfloat16:
+        return tensor
+    empty = torch.empty(0, dtype=dtype, device="cpu")
+    return empty.set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
+    """The deferred tensor that `torch.stack(tensors)` gives, or None if most of them aren't deferred."""
+    dtype, shape = tensors[0].dtype, tensors[0].shape
+    if not all(tensor.dtype is dtype and tensor.shape == shape for tensor in tensors):
+        return None
+    found = [_find(tensor) for tensor in tensors]
+    axes = {recipe.axes for _, recipe in filter(None, found)}
+    if 2 * found.count(None) > len(tensors) or len(axes) != 1 or shape.numel() == 0:
+        return None
+    pieces = [piece for piece, _ in filter(None, found)]
+    if any(piece.stacked for piece in pieces):
+        for piece in pieces:
+            deferred.touch(piece.address)  # once, not again for each stack that it is part of
+        return None
+    for piece in pieces:
+        piece.stacked = True
+    fills = [_fill_of(each, tensor) for each, tensor in zip(found, tensors, strict=True)]
+    whole = (len(tensors), *shape)
+    strides = [math.prod(whole[i + 1 :]) * dtype.itemsize for i in range(len(whole))]
+    nbytes = whole[0] * strides[0]
+    if None in fills or nbytes > deferred.MOST_NBYTES:
+        return None
+    memory = deferred.Piece(fills, nbytes, layout=0 if "CHW" in axes else 1).take()
+    return None if memory is None else tensor_on(memory, dtype, whole, strides)
+
+
+def _fill_of(found: tuple[_ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> Any:
+    """The maker of a tensor's values, which may have been touched, or None if they can't be copied."""
+    if found is not None:
+        piece, recipe = found
+        return piece.fills[0] if recipe is piece.recipe else recipe.chain.fill(recipe.store)
+    if type(tensor) is not torch.Tensor or _address_of(tensor) == 0 or tensor.device.type != "cpu":
+        return None
+    return deferred.CopyFill(tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy())
 
 
 def recipe_of(x: Any) -> Recipe | None:
@@ -149,34 +167,34 @@ def recipe_of(x: Any) -> Recipe | None:
     found = _find(x)
     if found is None:
         return None
-    entry, recipe = found
-    if entry.used and recipe.chain.steps:
-        deferred.touch(entry.address)
+    piece, recipe = found
+    if piece.used and recipe.chain.steps:
+        deferred.touch(piece.address)
         return None
-    entry.used = True
+    piece.used = True
     return recipe
 
 
-def _find(x: Any) -> tuple[_Entry, Recipe] | None:
-    """The deferred memory that `x` lies in, and what it will hold, or None."""
+def _find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
+    """The deferred memory that `x` lies in, and what `x` will hold, or None."""
     kind = type(x)
+    dtypes: Any
     if kind is np.ndarray:
         address, dtypes = x.__array_interface__["data"][0], ARRAY_DTYPES
     elif kind is torch.Tensor:
         address, dtypes = _address_of(x), TENSOR_DTYPES
     else:
         return None
-    context = deferred.context(address) if address else None
-    entry = None if context is None else _entries.get(context)
-    if entry is None or x.dtype != dtypes[entry.recipe.store.dtype]:
+    piece = deferred.piece_at(address) if address else None
+    if not isinstance(piece, _ArrayPiece) or x.dtype != dtypes[piece.recipe.store.dtype]:
         return None
     item = x.itemsize
     strides = x.strides if kind is np.ndarray else tuple(stride * item for stride in x.stride())
-    shape, offset = tuple(x.shape), address - entry.address
-    if offset == 0 and (shape, strides) == entry.layout:
-        return entry, entry.recipe
-    seen = _view(entry.recipe, offset, shape, strides)
-    return None if seen is None else (entry, seen)
+    shape, offset = tuple(x.shape), address - piece.address
+    if offset == 0 and shape == piece.shape and strides == piece.strides:
+        return piece, piece.recipe
+    seen = _view(piece.recipe, offset, shape, strides)
+    return None if seen is None else (piece, seen)
 
 
 def _address_of(tensor: torch.Tensor) -> int:

@@ -32,7 +32,7 @@ from headrace.deferred.steps import (
 from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.chance import HorizontalFlip, VerticalFlip
-from headrace.transforms.colors import Grayscale
+from headrace.transforms.colors import ChannelPermutation, ColorJitter, Grayscale
 from headrace.transforms.crops import RandomCrop
 from headrace.transforms.op import ImageOp
 from headrace.transforms.resize import Resize
@@ -41,6 +41,8 @@ Box = tuple[int, int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
 FILTERS = frozenset(Image.Resampling)
+# Ops on pixels that keep the size, and that native code does with all numbers that are recorded.
+ALWAYS_DONE = frozenset((ChannelPermutation, ColorJitter, Grayscale, HorizontalFlip, VerticalFlip))
 
 
 class Counter:
@@ -180,6 +182,7 @@ class Chain(NamedTuple):
         flip_x: whether the window is mirrored left to right.
         flip_y: whether it is mirrored top to bottom.
         steps: what is done to the window after that.
+        certain: whether native code is known to do these.
     """
 
     file: File
@@ -191,6 +194,7 @@ class Chain(NamedTuple):
     flip_x: bool = False
     flip_y: bool = False
     steps: tuple[Step, ...] = ()
+    certain: bool = True
 
     @classmethod
     def whole(cls, file: File, mode: str) -> Chain:
@@ -212,7 +216,8 @@ class Chain(NamedTuple):
         """The same with a further step; None where they are too many."""
         if len(self.steps) == MAX_STEPS:
             return None
-        return self._replace(steps=(*self.steps, Step.of(op, draw, self.shown, self.shown_mode)))
+        steps = (*self.steps, Step.of(op, draw, self.shown, self.shown_mode))
+        return self._replace(steps=steps, certain=self.certain and type(op) in ALWAYS_DONE)
 
     def converted(self, mode: str) -> Chain | None:
         """The same, converted to a mode."""
@@ -269,17 +274,18 @@ class Chain(NamedTuple):
         except NativeError:
             return False  # the data are damaged, and are decoded as Pillow does where they are touched
 
-    def can_be_late(self) -> bool:
-        """Returns whether native code can make the pixels when they are asked for."""
+    def checked(self) -> Chain | None:
+        """The same, or None if native code can't make the pixels when they are asked for."""
         store = self._pillows_store()
         if store.nbytes(self.shown) > deferred.MOST_NBYTES:
-            return False
+            return None
+        if self.certain:
+            return self
         try:
-            if self.steps:
-                self.fill(store).check()
+            self.fill(store).check()
         except NativeError:
-            return False
-        return True
+            return None
+        return self._replace(certain=True)
 
     def memory(self) -> Any:
         """A buffer of the pixels, as Pillow keeps them, with its `address`: deferred if there is memory left.
@@ -307,7 +313,7 @@ class Chain(NamedTuple):
         geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
         file = self.file
         place = deferred.address_of(file.data), len(file.data)
-        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, file.data, file.flags)
+        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, file, file.flags)
 
     def _job(self, store: Store, address: int) -> render.RenderJob:
         pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")

@@ -20,6 +20,7 @@ from torchvision.transforms import functional as F  # noqa: N812  (torchvision's
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace.deferred import images, own_code
+from headrace.deferred.arrays import TENSOR_DTYPES, Recipe
 from headrace.deferred.chain import Chain, Counter
 from headrace.deferred.steps import Store, native_form
 from headrace.plan.pointwise import PointwiseTable, build_table, run_suffix
@@ -30,7 +31,7 @@ from headrace.transforms.levels import ConvertDtype, Normalize, ToTensor
 made = Counter()  # tensors
 
 MAX_TABLES = 64
-DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
+DTYPES = TENSOR_DTYPES[1:]  # of the tables
 # What the transforms call. User code may have put something else there.
 _CALLED = ((F, ("to_tensor", "pil_to_tensor", "normalize", "convert_image_dtype")), (F2, ("to_image",)))
 
@@ -48,14 +49,12 @@ class _Values:
 
     Attributes:
         kind: the class of tensor that it gives.
-        dtype: of that tensor.
         store: how native code writes it.
     """
 
     def __init__(self, table: PointwiseTable, values: torch.Tensor, *, rows_of_pixels: bool) -> None:
         self.kind = table.sample_type
-        self.dtype = table.dtype
-        self.store = Store(values.data_ptr(), DTYPES[table.dtype], rows_of_pixels, values)
+        self.store = Store(values.data_ptr(), TENSOR_DTYPES.index(table.dtype), rows_of_pixels, values)
 
 
 def composed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,22 +93,25 @@ def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch
     """The tensor of an image and the place of the first transform after it, or None if not made natively."""
     source = _source_of(image)
     end, values = (first, None) if source is None else _values_of(transforms, first)
-    if values is None:
+    if source is None or values is None:
         return None
-    width, height = image.size
-    strides = (1, 3 * width, 3) if values.store.rows_of_pixels else (height * width, width, 1)
-    tensor = torch.empty_strided((3, height, width), strides, dtype=values.dtype)
-    if tensor.device.type != "cpu":  # torch's default; torchvision may put what it makes there, too
+    if torch.get_default_device().type != "cpu":  # torchvision may put what it makes there
         return None
-    if isinstance(source, Chain):
-        written = source.write(values.store, tensor.data_ptr())
-    else:
-        pipeline, draws = native_form((), (width, height), values.store)
-        written = pipeline.apply(np.asarray(source), draws, tensor.data_ptr())
-    if not written:
+    tensor = _tensor_of(source, values.store)
+    if tensor is None:
         return None
     made.count += 1
     return tensor if values.kind is torch.Tensor else tensor.as_subclass(values.kind), end
+
+
+def _tensor_of(source: Chain | Image.Image, store: Store) -> torch.Tensor | None:
+    if isinstance(source, Chain):
+        return Recipe(source, store, "CHW").tensor()
+    width, height = source.size
+    strides = (1, 3 * width, 3) if store.rows_of_pixels else (height * width, width, 1)
+    tensor = torch.empty_strided((3, height, width), strides, dtype=TENSOR_DTYPES[store.dtype])
+    pipeline, draws = native_form((), (width, height), store)
+    return tensor if pipeline.apply(np.asarray(source), draws, tensor.data_ptr()) else None
 
 
 def _source_of(image: Any) -> Chain | Image.Image | None:

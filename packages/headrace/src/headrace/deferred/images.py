@@ -150,7 +150,8 @@ def _view(
     image: Image.Image, known: Deferred, chain: Chain | None, *, keeps_info: bool = True
 ) -> Image.Image | None:
     """An image made of another, whose steps are `chain`; None if it can't be deferred."""
-    if chain is None or not chain.can_be_late():
+    chain = chain and chain.checked()
+    if chain is None:
         return None
     known.used = True
     pixels = Deferred(chain)
@@ -380,7 +381,7 @@ def _defer(image: Any, data: bytes) -> None:
     except (NativeError, MemoryError):
         return
     chain = Chain.whole(file, image.mode)
-    if not chain.can_be_late():
+    if chain.checked() is None:
         return
     image.im = Deferred(chain)
     if isinstance(image, WebPImageFile):

@@ -38,7 +38,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
-from headrace.deferred import conversion, images, processors, tensors
+from headrace.deferred import batches, conversion, images, processors, tensors
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
@@ -293,6 +293,7 @@ def start() -> None:
             _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
+    _undo.extend(batches.start())
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
     for kind, name, method in processors.methods():

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from headrace._native.deferred import Piece, piece_at, render_pieces
 from headrace.engine.slots import is_plain
 from headrace.errors import ConfigError
 from headrace.records import LazyCounts
@@ -221,6 +222,7 @@ class Outbox:
 
     def _pickle(self, value: Any, places: list[tuple[Segment, int]]) -> bytes:
         placed: dict[tuple[int, int], tuple[Segment, int]] = {}
+        late = _LateStorages(self.take)
 
         def place(buffer: pickle.PickleBuffer) -> bool:
             """Returns whether the buffer is to stay within the pickle."""
@@ -238,7 +240,8 @@ class Outbox:
             return False
 
         stream = io.BytesIO()
-        _BatchPickler(stream, place).dump(value)
+        _BatchPickler(stream, place, late.bytes_of).dump(value)
+        late.render()
         return stream.getvalue()
 
     def _unused(self, nbytes: int) -> Segment:
@@ -327,40 +330,75 @@ def _emptied(items: deque[int]) -> list[int]:
     return [items.popleft() for _ in range(len(items))]
 
 
+class _LateStorages:
+    """The storages of a batch that nobody has touched, each with the memory that it is to be made in."""
+
+    def __init__(self, take: Callable[[int], Bytes | None]) -> None:
+        self._take = take
+        self._found: dict[int, tuple[Piece, Bytes]] = {}  # by address
+
+    def bytes_of(self, storage: torch.UntypedStorage) -> Bytes:
+        """The same as `storage_bytes`, or memory to which `render` will write them."""
+        address = storage.data_ptr()
+        if address not in self._found:
+            piece = piece_at(address) if address else None
+            memory = self._take(piece.nbytes) if piece is not None and piece.address == address else None
+            if piece is None or memory is None:
+                return storage_bytes(storage)
+            self._found[address] = piece, memory
+        return self._found[address][1]
+
+    def render(self) -> None:
+        """Has native code make all of them."""
+        if self._found:
+            pieces, memories = zip(*self._found.values(), strict=True)
+            render_pieces(pieces, [memory.__array_interface__["data"][0] for memory in memories])
+
+
 class _BatchPickler(ForkingPickler):
     """Pickles tensors with their memory out of band; torch's own reductions would open a file for each."""
 
-    def __init__(self, file: io.BytesIO, place: Callable[[pickle.PickleBuffer], bool]) -> None:
+    def __init__(
+        self,
+        file: io.BytesIO,
+        place: Callable[[pickle.PickleBuffer], bool],
+        bytes_of: Callable[[torch.UntypedStorage], Bytes],
+    ) -> None:
         super().__init__(file, 5, True, place)
+        self._bytes_of = bytes_of
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if value.device.type not in ("cpu", "meta"):
                 raise ConfigError(ON_DEVICE.format(device=str(value.device)))
             if is_plain(value):
-                return reduce_tensor(value)
+                return reduce_tensor(value, self._bytes_of)
         if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
-            return storage_of, (pickle.PickleBuffer(storage_bytes(value).data),)
+            return storage_of, (pickle.PickleBuffer(self._bytes_of(value).data),)
         return NotImplemented
-
-
-def reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """For pickle, the memory out of band: all of the tensor's storage, so that those that share it still do;
-    but of a small part of a large storage only that part."""
-    dtype, size, stride = tensor.dtype, tuple(tensor.size()), tensor.stride()
-    if tensor.numel() == 0:
-        return _empty, (dtype, size, stride)
-    whole = storage_bytes(tensor.untyped_storage())
-    start = tensor.storage_offset() * dtype.itemsize
-    span = (1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))) * dtype.itemsize
-    if 2 * span < whole.nbytes:
-        whole, start = whole[start : start + span], 0
-    return _tensor, (pickle.PickleBuffer(whole.data), dtype, start // dtype.itemsize, size, stride)
 
 
 def storage_bytes(storage: torch.UntypedStorage) -> Bytes:
     """The memory of a storage: uint8 [nbytes]."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
+
+
+def reduce_tensor(
+    tensor: torch.Tensor, bytes_of: Callable[[torch.UntypedStorage], Bytes] = storage_bytes
+) -> tuple[Any, ...]:
+    """For pickle, the memory out of band: all of the tensor's storage, so that those that share it still do;
+    but of a small part of a large storage only that part."""
+    dtype, size, stride = tensor.dtype, tuple(tensor.size()), tensor.stride()
+    if tensor.numel() == 0:
+        return _empty, (dtype, size, stride)
+    storage = tensor.untyped_storage()
+    start = tensor.storage_offset() * dtype.itemsize
+    span = (1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))) * dtype.itemsize
+    if 2 * span < storage.nbytes():
+        whole, start = storage_bytes(storage)[start : start + span], 0
+    else:
+        whole = bytes_of(storage)
+    return _tensor, (pickle.PickleBuffer(whole.data), dtype, start // dtype.itemsize, size, stride)
 
 
 def _empty(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:

@@ -216,6 +216,10 @@ class _Worker:
         start, on_core, queued = time.perf_counter_ns(), time.process_time_ns(), queued_ns()
         try:
             made = self._made(request)
+            wanted = self._cell.wanted(request.number)
+            ended_stream = type(made) is EndOfStream
+            # This makes what is deferred in the batch.
+            packed = self._outbox.pack(request.number, made, ended=ended_stream) if wanted else None
             if self._warm:
                 ended = queued_ns()
                 self._cell.add_work(
@@ -224,9 +228,8 @@ class _Worker:
                     None if queued is None or ended is None else ended - queued,
                 )
             self._warm = True
-            if self._cell.wanted(request.number):
-                ended = type(made) is EndOfStream
-                message, files = self._outbox.pack(request.number, made, ended=ended)
+            if packed is not None:
+                message, files = packed
                 if self._lazy_counts is not None:
                     message = replace(message, lazy=self._lazy_counts())
                     self._lazy_counts = None
