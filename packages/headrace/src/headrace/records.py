@@ -413,6 +413,7 @@ class LazyCounts:
         lazy: whether images were lazy; False if they stand for one of these functions.
         recorded: whether transforms were recorded; the same.
         problem: why no image can be deferred here, or "" if images can.
+        differing: functions of OpenCV that give other values here than native code, and run as written.
     """
 
     opened: int
@@ -423,6 +424,7 @@ class LazyCounts:
     lazy: bool = True
     recorded: bool = True
     problem: str = ""
+    differing: tuple[str, ...] = ()
 
     def __add__(self, other: LazyCounts) -> LazyCounts:
         return LazyCounts(
@@ -434,6 +436,7 @@ class LazyCounts:
             self.lazy and other.lazy,
             self.recorded and other.recorded,
             self.problem or other.problem,
+            tuple(dict.fromkeys(self.differing + other.differing)),
         )
 
 

@@ -54,6 +54,16 @@ def test_batches_are_those_of_torchs_loader(files: Any, pipeline: str, pairs: bo
     assert same(ours, theirs)
 
 
+def test_explain_says_what_runs_natively(files: Any) -> None:
+    from support.opencv_datasets import Augmented
+
+    loader = headrace.DataLoader(Augmented(files[0], "crop"), batch_size=4, num_workers=2)
+    list(loader)
+    text = str(loader.explain())
+    assert "native code decodes them" in text or "native code decodes and transforms them" in text
+    assert "gives other values" not in text
+
+
 def test_arrays_may_be_changed_kept_and_written(files: Any, tmp_path: Path) -> None:
     from support.opencv_datasets import Careless
 

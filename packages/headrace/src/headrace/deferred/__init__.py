@@ -27,10 +27,12 @@ def start_worker() -> Callable[[], LazyCounts]:
 
     install()
     recording.start()
+    differing: Callable[[], tuple[str, ...]] = tuple
     if "cv2" in sys.modules and not images.problem():
         from headrace.deferred import opencv
 
         opencv.start()
+        differing = opencv.differing
         if "albumentations" in sys.modules:
             from headrace.deferred import albumentations
 
@@ -45,6 +47,6 @@ def start_worker() -> Callable[[], LazyCounts]:
         own_code.stop()
         done = opened.count - first_opened, made.count - first_made
         seen = dict(notes.pixels), dict(notes.tensors)
-        return LazyCounts(*done, *seen, texts, *allowed, images.problem() or "")
+        return LazyCounts(*done, *seen, texts, *allowed, images.problem() or "", differing())
 
     return counts

@@ -26,7 +26,8 @@ from PIL import Image
 from headrace._native import abi, ffi, render
 from headrace.deferred import opencv_steps as steps
 from headrace.deferred.arrays import Recipe, recipe_of
-from headrace.deferred.chain import Chain, Counter, File
+from headrace.deferred.chain import Chain, File
+from headrace.deferred.images import opened
 from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
 from headrace.errors import NativeError
 
@@ -56,7 +57,6 @@ UPRIGHT: dict[int, tuple[bool, bool] | float] = {
     8: 90.0,
 }
 
-opened = Counter()  # files that weren't decoded at once
 _originals: dict[str, Function] = {}
 _differences: dict[Any, frozenset[str]] = {}  # names of functions, by the settings of OpenCV
 
@@ -248,11 +248,11 @@ def _differs(name: str) -> bool:
     return name in _differences[settings]
 
 
-def problems() -> list[str]:
+def differing() -> tuple[str, ...]:
     """Sentences on the functions that run as they are, because they differ here."""
     names = sorted({name for names in _differences.values() for name in names})
     where = f"OpenCV {cv2.__version__} on {platform.machine()}"
-    return [f"{where}: cv2.{name} gives other values than native code" for name in names]
+    return tuple(f"cv2.{name}, because {where} gives other values than native code" for name in names)
 
 
 def _compare() -> list[str]:

@@ -178,6 +178,8 @@ class Environment:
                     yield f"your code: {'; '.join(own)}"
                 if counts.patched:
                     yield f"replaced: {'; '.join(counts.patched)}; what builds on it runs as written"
+                if counts.differing:
+                    yield f"runs as written: {'; '.join(counts.differing)}"
         yield f"random numbers in Python: {self._drawing()}"
 
     def _images(self, plan: Plan) -> str:
