@@ -334,15 +334,14 @@ def _web_dataset(folder: Path) -> Any:
     return dataset.to_tuple("jpg", "cls").map_tuple(transform, int).with_length(len(samples))
 
 
-def _albumentations(read: Callable[[str], Any]) -> Make:
-    """A list dataset whose files `read` gives as arrays, changed by albumentations."""
+def _albumentations(read: Callable[[str], Any], steps: Callable[[Any], list[Any]]) -> Make:
+    """A list dataset whose files `read` gives as arrays, changed by `steps` of albumentations."""
 
     def make(folder: Path) -> Any:
         import albumentations
         from albumentations.pytorch import ToTensorV2
 
-        crop, flip = albumentations.RandomResizedCrop((224, 224)), albumentations.HorizontalFlip()
-        chain = albumentations.Compose([crop, flip, albumentations.Normalize(), ToTensorV2()])
+        chain = albumentations.Compose([*steps(albumentations), albumentations.Normalize(), ToTensorV2()])
 
         class Images(ListDataset):
             def __getitem__(self, index: int) -> Any:
@@ -352,6 +351,74 @@ def _albumentations(read: Callable[[str], Any]) -> Make:
         return Images(folder, None)
 
     return make
+
+
+def _crop_and_flip(A: Any) -> list[Any]:  # noqa: N803  (its own name for it)
+    return [A.RandomResizedCrop((224, 224)), A.HorizontalFlip()]
+
+
+def _resize_and_turn(A: Any) -> list[Any]:  # noqa: N803
+    flips = [A.HorizontalFlip(), A.VerticalFlip()]
+    return [A.Resize(224, 224), *flips, A.Rotate(30, p=0.5), A.RandomBrightnessContrast(p=0.5)]
+
+
+def _pairs(folder: Path) -> Any:
+    """Images with masks, which are cropped and mirrored alike."""
+    import albumentations as A  # noqa: N812
+    import cv2
+    from albumentations.pytorch import ToTensorV2
+
+    masks = folder.parent / f"{folder.name}-masks"
+    samples = _listed(folder)
+    if not masks.exists():
+        masks.mkdir()
+        for number, (path, _) in enumerate(samples):
+            with Image.open(path) as image:
+                image.convert("L").quantize(21).convert("L").save(masks / f"{number}.png")
+    chain = A.Compose(
+        [A.RandomCrop(224, 224, pad_if_needed=True), A.HorizontalFlip(), A.Normalize(), ToTensorV2()]
+    )
+
+    class Pairs(ListDataset):
+        def __getitem__(self, index: int) -> Any:
+            mask = cv2.imread(str(masks / f"{index}.png"), cv2.IMREAD_GRAYSCALE)
+            both = chain(image=_by_cv2(self.samples[index][0]), mask=mask)
+            return both["image"], both["mask"]
+
+    return Pairs(folder, None)
+
+
+class Read(ListDataset):
+    """The pixels that OpenCV decodes, of which something is computed."""
+
+    def __getitem__(self, index: int) -> Any:
+        import cv2
+
+        path, label = self.samples[index]
+        return int(cv2.imread(path)[-1, -1, 0]), label
+
+
+def _ultralytics(folder: Path) -> Any:
+    """Its training set with mosaic, as `yolo detect train` makes it, with a box in each image."""
+    from ultralytics.cfg import get_cfg
+    from ultralytics.data.dataset import YOLODataset
+
+    images = folder.parent / f"{folder.name}-yolo" / "images"
+    if not images.exists():
+        images.mkdir(parents=True)
+        (images.parent / "labels").mkdir()
+        for number, (path, _) in enumerate(_listed(folder)):
+            (images / f"{number}.jpg").write_bytes(Path(path).read_bytes())
+            (images.parent / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
+    hyp = get_cfg(overrides={"task": "detect"})
+    names = {"names": {0: "thing"}, "nc": 1, "channels": 3}
+    return YOLODataset(str(images), data=names, task="detect", imgsz=640, augment=True, hyp=hyp, cache=False)
+
+
+def _as_ultralytics(batch: Any) -> Any:
+    from ultralytics.data.dataset import YOLODataset
+
+    return YOLODataset.collate_fn(batch)
 
 
 def _by_cv2(path: str) -> Any:
@@ -439,6 +506,11 @@ ROWS: tuple[Row, ...] = (
     Row("Hugging Face processor in collate_fn", target=3.0, **_collated_by(_vit)),
     Row("Qwen2-VL processor in collate_fn", target=2.0, **_collated_by(_qwen)),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
-    Row("albumentations, cv2", _albumentations(_by_cv2), None, "albumentations"),
-    Row("albumentations after Pillow", _albumentations(_by_pillow), None, "albumentations"),
+    Row("cv2.imread", lambda folder: Read(folder, None), 1.2, "cv2"),
+    Row("albumentations, cv2", _albumentations(_by_cv2, _crop_and_flip), 4.0, "albumentations"),
+    Row("albumentations, cv2, Resize, flips, Rotate, brightness",
+        _albumentations(_by_cv2, _resize_and_turn), 3.0, "albumentations"),
+    Row("albumentations, cv2, image and PNG mask", _pairs, 2.5, "albumentations"),
+    Row("albumentations after Pillow", _albumentations(_by_pillow, _crop_and_flip), None, "albumentations"),
+    Row("Ultralytics, mosaic", _ultralytics, 1.5, "ultralytics", _as_ultralytics),
 )  # fmt: skip
