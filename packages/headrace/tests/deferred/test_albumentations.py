@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import itertools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,15 @@ import torch
 from PIL import Image
 from torch.utils import data
 
-pytest.importorskip("cv2", reason="OpenCV isn't installed")
-pytest.importorskip("albumentations", reason="albumentations isn't installed")
-
 import headrace
+from headrace._native import deferred as memory
 from support.equal import same
 from support.jpegs import jpeg
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV isn't installed")
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it asks PyPI otherwise
+albumentations = pytest.importorskip("albumentations", reason="albumentations isn't installed")
+opencv = importlib.import_module("headrace.deferred.opencv")
 
 COUNT = 24
 NAMES = ("crop", "resize and jitter", "one of blurs", "shifts", "letterbox")
@@ -52,6 +59,46 @@ def test_batches_are_those_of_torchs_loader(files: Any, pipeline: str, pairs: bo
     dataset = Augmented(files[0], pipeline, files[1] if pairs else ())
     ours, theirs = (batches(kind, dataset) for kind in (headrace.DataLoader, data.DataLoader))
     assert same(ours, theirs)
+
+
+# By name: arguments. Each stays late, whatever it draws.
+LATE: dict[str, tuple[dict[str, Any], ...]] = {
+    "RandomResizedCrop": ({"size": (50, 40)},),
+    "Resize": ({"height": 33, "width": 90}, {"height": 33, "width": 30, "interpolation": 3}),
+    **dict.fromkeys(("SmallestMaxSize", "LongestMaxSize"), ({"max_size": 61},)),
+    "PadIfNeeded": tuple({"min_height": 150, "min_width": 170, "border_mode": mode} for mode in range(3)),
+    **dict.fromkeys(("RandomCrop", "CenterCrop"), ({"height": 30, "width": 41},)),
+    **dict.fromkeys(("HorizontalFlip", "VerticalFlip", "D4", "RandomRotate90", "Transpose"), ({},)),
+    "Rotate": ({}, {"border_mode": 4}, {"interpolation": 0, "fill": (9, 8, 7)}),
+    "SafeRotate": ({},),
+    "Affine": ({"scale": (0.8, 1.2), "rotate": (-20, 20), "shear": (-5, 5)},),
+    "Perspective": ({}, {"border_mode": 4, "keep_size": False}),
+    **dict.fromkeys(("RandomBrightnessContrast", "HueSaturationValue", "RandomGamma", "ToGray"), ({},)),
+    **dict.fromkeys(("InvertImg", "Solarize", "Posterize", "RGBShift", "Normalize"), ({},)),
+}
+
+
+@pytest.fixture
+def recording() -> Iterator[None]:
+    opencv.start()
+    importlib.import_module("headrace.deferred.albumentations").start()
+    yield
+    opencv.stop()
+
+
+@pytest.mark.parametrize("name", LATE)
+@pytest.mark.usefixtures("recording")
+def test_each_transform_is_recorded_and_gives_its_own_pixels(name: str) -> None:
+    file = np.frombuffer(jpeg(np.random.default_rng(0), "4:2:0", 120, 100), np.uint8)
+    always = {} if name in ("PadIfNeeded", "Normalize") else {"p": 1.0}
+    for arguments, seed in itertools.product(LATE[name], range(4)):
+        transform = getattr(albumentations, name)(**arguments, **always)
+        pipeline = albumentations.Compose([transform, albumentations.ToTensorV2()], seed=seed)
+        late, other = (cv2.cvtColor(cv2.imdecode(file, 1), cv2.COLOR_BGR2RGB) for _ in range(2))
+        ours = pipeline(image=late)["image"]
+        assert memory.state(ours.data_ptr()) == memory.UNTOUCHED
+        pipeline.set_random_seed(seed)
+        assert same(ours, pipeline(image=other.copy())["image"])
 
 
 def test_explain_says_what_runs_natively(files: Any) -> None:
