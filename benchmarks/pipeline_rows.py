@@ -18,9 +18,12 @@ import torch
 import torchvision.io
 from PIL import Image, ImageFilter
 from torch.utils.data import ConcatDataset, Dataset, default_collate
-from torchvision import datasets, models
+from torchvision import datasets, models, tv_tensors
 from torchvision import transforms as v1
 from torchvision.transforms import v2
+
+import headrace
+import headrace.order
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP = (v1.RandomResizedCrop(224), v1.RandomHorizontalFlip())
@@ -51,6 +54,7 @@ class Row:
         target: the ratio to torch's DataLoader that is aimed at, or None if only not to be slower.
         needs: the package that the row imports besides torchvision.
         collate: the loader's collate_fn.
+        batches: makes the loader's batch_sampler for the dataset; by default 64 samples in a random order.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Row:
     target: float | None = None
     needs: str | None = None
     collate: Callable[[Any], Any] | None = None
+    batches: Callable[[Any], Any] | None = None
 
 
 def folder_with(*transforms: Any) -> Make:
@@ -317,6 +322,92 @@ def _collated_by(processor: Callable[[], Any]) -> dict[str, Any]:
     return {"make": make, "collate": collate, "needs": "transformers"}
 
 
+class JointDataset(ListDataset):
+    """Images with boxes and labels, or with a mask, changed together by torchvision's v2."""
+
+    def __init__(self, folder: Path, transform: Any, masks: Path | None = None) -> None:
+        super().__init__(folder, transform)
+        self.masks = masks
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        image = Image.open(path).convert("RGB")
+        if self.masks is not None:
+            mask = Image.open(self.masks / Path(path).parent.name / f"{Path(path).stem}.png")
+            return self.transform(image, tv_tensors.Mask(mask))
+        width, height = image.size
+        corners = torch.tensor([[0.1, 0.2, 0.6, 0.7], [0.3, 0.1, 0.9, 0.5], [0.4, 0.4, 0.8, 0.9]])
+        boxes = corners * torch.tensor([width, height, width, height])
+        target = {
+            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
+            "labels": torch.tensor([label, 1, 2]),
+        }
+        return self.transform(image, target)
+
+
+def _detection(*transforms: Any) -> Make:
+    sanitize = (v2.SanitizeBoundingBoxes(), v2.ToPureTensor())
+    return lambda folder: JointDataset(folder, v2.Compose([*transforms, *END_V2, *sanitize]))
+
+
+def _masks(folder: Path) -> Path:
+    """Masks of 21 classes, in PNGs with a palette."""
+    root = folder.parent / f"{folder.name}-masks"
+    for path, _ in _listed(folder):
+        target = root / Path(path).parent.name / f"{Path(path).stem}.png"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            whole = target.with_suffix(".partial")
+            Image.open(path).convert("RGB").quantize(21).save(whole, "PNG")
+            whole.rename(target)
+    return root
+
+
+def _segmentation(folder: Path) -> Any:
+    kinds = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
+    size, fill = (480, 480), {tv_tensors.Mask: 255, "others": 0}
+    steps = [
+        v2.RandomResize(260, 1040),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop(size, pad_if_needed=True, fill=fill),
+    ]
+    end = [v2.ToImage(), v2.ToDtype(kinds, scale=True), END_V2[-1]]
+    return JointDataset(folder, v2.Compose([*steps, *end]), _masks(folder))
+
+
+def _in_lists(batch: Any) -> Any:
+    return tuple(map(list, zip(*batch, strict=True)))
+
+
+def _padded(batch: Any) -> Any:
+    """Images in the corners of one tensor, as DETR's scripts collate them."""
+    images = [image for image, _ in batch]
+    height, width = (max(edges) for edges in zip(*(image.shape[1:] for image in images), strict=True))
+    tensor = torch.zeros(len(images), 3, height, width)
+    for i, image in enumerate(images):
+        tensor[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+    return tensor, [target for _, target in batch]
+
+
+class Bucketed(ListDataset):
+    """Images resized and cropped to the size of their bucket, near 512 × 512."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, v1.Compose(list(END)))
+        sizes = headrace.image_sizes([path for path, _ in self.samples])
+        self.buckets = [(448, 576) if width > height else (576, 448) for width, height in sizes]
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        size = list(self.buckets[index])
+        image = v1.functional.resize(Image.open(path).convert("RGB"), max(size))
+        return self.transform(v1.functional.center_crop(image, size)), label
+
+
+def _bucket_batches(dataset: Bucketed) -> Any:
+    return headrace.order.BucketSampler(dataset.buckets, 16)
+
+
 def _web_dataset(folder: Path) -> Any:
     import webdataset
 
@@ -505,6 +596,13 @@ ROWS: tuple[Row, ...] = (
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
     Row("Hugging Face processor in collate_fn", target=3.0, **_collated_by(_vit)),
     Row("Qwen2-VL processor in collate_fn", target=2.0, **_collated_by(_qwen)),
+    Row("SSD preset, boxes", _detection(
+        v2.RandomPhotometricDistort(), v2.RandomZoomOut(fill=(123, 117, 104)), v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip()), 2.5, collate=_in_lists),
+    Row("DETR, multi-scale, padded", _detection(
+        v2.RandomHorizontalFlip(), v2.RandomShortestSize([320, 384, 448, 512], 800)), 3.0, collate=_padded),
+    Row("segmentation preset, masks", _segmentation, 3.0),
+    Row("buckets at 512 pixels", Bucketed, 2.5, batches=_bucket_batches),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("cv2.imread", lambda folder: Read(folder, None), 1.2, "cv2"),
     Row("albumentations, cv2", _albumentations(_by_cv2, _crop_and_flip), 4.0, "albumentations"),

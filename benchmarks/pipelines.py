@@ -42,8 +42,16 @@ def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict
     torch.set_num_threads(1)
     dataset = row.make(folder)
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
-    options = {"num_workers": workers, "persistent_workers": workers > 0, "collate_fn": row.collate}
-    batches: Any = LOADERS[loader](dataset, BATCH_SIZE, shuffle=shuffle, **options)
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "persistent_workers": workers > 0,
+        "collate_fn": row.collate,
+    }
+    if row.batches is None:
+        options |= {"batch_size": BATCH_SIZE, "shuffle": shuffle}
+    else:
+        options["batch_sampler"] = row.batches(dataset)
+    batches: Any = LOADERS[loader](dataset, **options)
     rates = []
     for _ in range(epochs + 1):
         start = time.perf_counter()

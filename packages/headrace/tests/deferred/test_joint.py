@@ -1,0 +1,172 @@
+"""Images with boxes or masks: presets of torchvision's references for detection and segmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
+
+import headrace
+from support.jpegs import jpeg
+from support.pngs import GRAY, PALETTE, png
+
+SAMPLES = 10
+TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+NORMALIZE = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+FLIP = v2.RandomHorizontalFlip(0.5)
+END = [*TO_FLOAT, v2.ConvertBoundingBoxFormat("XYXY"), v2.SanitizeBoundingBoxes(), v2.ToPureTensor()]
+
+DETECTION: dict[str, list[Any]] = {
+    "hflip": [FLIP, *END],
+    "hflip on tensors": [v2.PILToTensor(), FLIP, *END],
+    "lsj": [v2.ScaleJitter((96, 96)), v2.RandomCrop((80, 80), pad_if_needed=True), FLIP, *END],
+    "multiscale": [v2.RandomShortestSize([40, 48, 56], max_size=90), FLIP, *END],
+    "ssd": [
+        v2.RandomPhotometricDistort(),
+        v2.RandomZoomOut(fill={tv_tensors.Image: (123, 117, 104), Image.Image: (123, 117, 104), "others": 0}),
+        v2.RandomIoUCrop(),
+        FLIP,
+        *END,
+    ],
+    "ssdlite": [v2.RandomIoUCrop(), FLIP, *END],
+    "ssdlite on tensors": [v2.ToImage(), v2.RandomIoUCrop(), FLIP, *END],
+    "resized": [v2.Resize((48, 56)), FLIP, *TO_FLOAT, NORMALIZE, v2.SanitizeBoundingBoxes()],
+}
+SEGMENTATION: dict[str, list[Any]] = {
+    name: [
+        *first,
+        v2.RandomResize(30, 70),
+        FLIP,
+        v2.RandomCrop((32, 36), pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 0}),
+        v2.ToImage(),
+        v2.ToDtype(
+            {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True
+        ),
+        NORMALIZE,
+    ]
+    for name, first in (("images", []), ("tensors", [v2.PILToTensor()]))
+}
+
+
+class Joint(Dataset[Any]):
+    """Photographs, each with boxes, labels and masks."""
+
+    def __init__(self, root: Path, transform: Callable[..., Any], form: str) -> None:
+        self.root, self.transform, self.form = root, transform, form
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / f"{index}.jpg").convert("RGB")
+        size = (image.height, image.width)
+        mask = tv_tensors.Mask(Image.open(self.root / f"{index}.png"))
+        rng = np.random.default_rng(index)
+        corners = torch.from_numpy(rng.integers(1, 40, (3, 4))).float()
+        boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:] + 5], 1)
+        target = {
+            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size),
+            "labels": torch.arange(3),
+            "masks": tv_tensors.Mask(torch.from_numpy(rng.integers(0, 2, (3, *size), dtype=np.uint8))),
+        }
+        if self.form == "dict":
+            return self.transform({"image": image, **target})
+        if self.form == "mask":
+            return self.transform(image, mask)
+        return self.transform(image, target)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("joint"), np.random.default_rng(1)
+    for number in range(SAMPLES):
+        width, height = 60 + 5 * number, 90 - 4 * number
+        (folder / f"{number}.jpg").write_bytes(
+            jpeg(rng, ("4:2:0", "4:4:4", "gray")[number % 3], width, height)
+        )
+        kind = (8, PALETTE) if number % 2 else (8, GRAY)
+        (folder / f"{number}.png").write_bytes(png(rng, width, height, *kind))
+    return folder
+
+
+def in_lists(samples: list[Any]) -> Any:
+    """Samples of several sizes, as detection scripts collate them."""
+    if isinstance(samples[0], dict):
+        return samples
+    return tuple(map(list, zip(*samples, strict=True)))
+
+
+def padded(samples: list[Any]) -> Any:
+    """Images in one tensor, in whose corner each of them is, as DETR's scripts collate them."""
+    images = [image for image, _ in samples]
+    height, width = (max(edges) for edges in zip(*(image.shape[1:] for image in images), strict=True))
+    batch = torch.zeros(len(images), 3, height, width)
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+    return batch, [target for _, target in samples]
+
+
+def nested(samples: list[Any]) -> Any:
+    return torch.nested.nested_tensor([image for image, _ in samples]).to_padded_tensor(0.0)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        ours, theirs = list(ours.values()), list(theirs.values())
+    if isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for each, expected in zip(ours, theirs, strict=True):
+            assert_same(each, expected)
+    elif isinstance(theirs, torch.Tensor):
+        assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+        assert torch.equal(ours, theirs)
+    else:
+        assert ours == theirs
+
+
+def assert_batches_equal(dataset: Any, collate: Any) -> None:
+    torch.manual_seed(3)
+    expected = list(TorchDataLoader(dataset, 4, num_workers=1, collate_fn=collate))
+    torch.manual_seed(3)
+    assert_same(list(headrace.DataLoader(dataset, 4, num_workers=1, collate_fn=collate)), expected)
+
+
+@pytest.mark.parametrize(("preset", "form"), [("ssd", "dict"), *((preset, "pair") for preset in DETECTION)])
+def test_presets_for_detection_give_the_images_and_targets_of_torchs_loader(
+    preset: str, form: str, root: Path
+) -> None:
+    assert_batches_equal(Joint(root, v2.Compose(DETECTION[preset]), form), in_lists)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("collate", [padded, nested])
+def test_images_of_several_sizes_are_padded_as_by_torchs_loader(collate: Any, root: Path) -> None:
+    assert_batches_equal(Joint(root, v2.Compose(DETECTION["multiscale"]), "pair"), collate)
+
+
+@pytest.mark.parametrize("preset", SEGMENTATION)
+def test_presets_for_segmentation_give_the_batches_of_torchs_loader(preset: str, root: Path) -> None:
+    assert_batches_equal(Joint(root, v2.Compose(SEGMENTATION[preset]), "mask"), None)
+
+
+def scaled(image: Any, target: Any) -> Any:
+    """A conversion of one's own, as the RT-DETR family has it."""
+    return F.pil_to_tensor(image).float() / 255, target
+
+
+def test_conversions_outside_of_a_compose_give_torchs_values(root: Path) -> None:
+    joint = v2.Compose([v2.Resize((40, 48), interpolation=InterpolationMode.BICUBIC), FLIP])
+    dataset = Joint(root, lambda image, target: scaled(*joint(image, target)), "pair")
+    assert_batches_equal(dataset, in_lists)
