@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def experiment(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"experiment_{name}", BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+from support.experiment import BENCHMARKS, experiment
 
 
 def test_overlap_reports_the_floor_torch_and_headrace(
