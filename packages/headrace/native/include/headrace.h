@@ -213,11 +213,6 @@ HR_API int32_t hr_draw_ops(const hr_pipeline* pipeline, uint64_t seed, uint64_t 
 HR_API int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const uint8_t* rgb,
                             int32_t width, int32_t height, void* output);
 
-/* Finished images as samples of the pipeline: of its height, width, dtype and layout, levels
- * replaced by its table; its ops are ignored. levels: [count][channels][height][width]. */
-HR_API int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
-                          void* output);
-
 typedef struct hr_image_facts {
   uint32_t checksum; /* CRC-32 of the file, as zlib's */
   int32_t width;     /* in pixels, from the header */

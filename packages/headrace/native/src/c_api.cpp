@@ -336,25 +336,6 @@ int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const ui
   });
 }
 
-int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
-                   void* output) {
-  return guarded([&]() -> int32_t {
-    if (const char* problem = check_pipeline(pipeline))
-      return fail(Code::kInvalidArgument, problem);
-    if (levels == nullptr || output == nullptr || count < 0) return fail(Code::kInvalidArgument);
-    const size_t values = static_cast<size_t>(pipeline->channels) *
-                          static_cast<size_t>(pipeline->height) *
-                          static_cast<size_t>(pipeline->width);
-    const size_t bytes = values * headrace::dtype_size(static_cast<Dtype>(pipeline->dtype));
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-      headrace::store_planes(
-          levels + i * values,
-          headrace::output_at(*pipeline, static_cast<uint8_t*>(output) + i * bytes));
-    }
-    return HR_OK;
-  });
-}
-
 int32_t hr_index_images(const uint8_t* const* files, const uint64_t* sizes, int64_t count,
                         int32_t every, hr_image_facts* facts, uint8_t* entries, uint64_t capacity) {
   return guarded([&]() -> int32_t {

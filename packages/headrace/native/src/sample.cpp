@@ -66,20 +66,15 @@ int64_t now_nanoseconds() {
       .count();
 }
 
-SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
-  return {data,
-          pipeline.height,
-          pipeline.width,
-          static_cast<Dtype>(pipeline.dtype),
-          static_cast<Layout>(pipeline.layout),
-          pipeline.table,
-          pipeline.channels};
-}
-
 void store_sample(const ConstImageView& rendered, const hr_pipeline& pipeline, void* data) {
   const int views = std::max(1, pipeline.views), height = pipeline.height / views;
-  SampleOutput out = output_at(pipeline, data);
-  out.height = height;
+  SampleOutput out = {data,
+                      height,
+                      pipeline.width,
+                      static_cast<Dtype>(pipeline.dtype),
+                      static_cast<Layout>(pipeline.layout),
+                      pipeline.table,
+                      pipeline.channels};
   for (int view = 0; view < views; ++view) {
     store_rows(part_of(rendered, {0, view * height, rendered.width, height}), out, 0, 0);
     out.data = static_cast<uint8_t*>(out.data) + bytes_of(pipeline) / static_cast<size_t>(views);

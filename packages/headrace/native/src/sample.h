@@ -14,9 +14,6 @@ namespace headrace {
 
 enum Stage : int { kRead = 0, kParse = 1, kDecode = 2, kResize = 3, kStore = 4 };
 
-// One sample of the pipeline, at `data`.
-SampleOutput output_at(const hr_pipeline& pipeline, void* data);
-
 // The pixels that the pipeline's ops give, as one sample at `data`.
 void store_sample(const ConstImageView& rendered, const hr_pipeline& pipeline, void* data);
 

@@ -196,42 +196,6 @@ void one_channel_is_the_first(Random* random) {
   }
 }
 
-// Planes are stored as the rows that they were split from.
-int planes_are_stored_as_rows_are(Random* random) {
-  using headrace::Dtype;
-  Bytes table(size_t{3} * 256 * 4);
-  random->fill(table.data(), table.size());
-  int compared = 0;
-  for (int round = 0; round < 300; ++round) {
-    Image image;
-    const int width = random->between(1, 90), height = random->between(1, 40);
-    const ImageView source = image.reshape(width, height);
-    random->fill(source.data, source.stride * static_cast<size_t>(height));
-    const size_t pixels = static_cast<size_t>(width) * static_cast<size_t>(height);
-    Bytes levels(3 * pixels);  // not a byte more: what is read past the end is seen by sanitizers
-    for (size_t i = 0; i < 3 * pixels; ++i) {
-      const size_t at = i % pixels;
-      levels[i] = source.row(static_cast<int>(at / width))[at % width * 4 + i / pixels];
-    }
-    const auto dtype = static_cast<Dtype>(random->below(4));
-    const auto layout = static_cast<headrace::Layout>(random->below(2));
-    const bool as_they_are = dtype == Dtype::kUint8 && random->one_in(2);
-    const auto* values = as_they_are ? nullptr : table.data();
-    const int channels = random->one_in(2) ? 1 : 3;
-    compared = check_equal_to_scalar([&] {
-      const size_t elements = static_cast<size_t>(channels) * pixels;
-      Bytes rows(elements * dtype_size(dtype) + 64, 0xA5);
-      Bytes planes = rows;
-      store_rows(source, {rows.data(), height, width, dtype, layout, values, channels}, 0, 0);
-      headrace::store_planes(levels.data(),
-                             {planes.data(), height, width, dtype, layout, values, channels});
-      CHECK(planes == rows);
-      return planes;
-    });
-  }
-  return compared;
-}
-
 }  // namespace
 
 int main() {
@@ -240,7 +204,6 @@ int main() {
   check_compared(rows_of_pixels_are_equal(&random));
   check_compared(resizes_are_equal(&random));
   check_compared(stores_are_equal(&random));
-  check_compared(planes_are_stored_as_rows_are(&random));
   one_channel_is_the_first(&random);
   std::puts("test_kernels: passed");
   return 0;

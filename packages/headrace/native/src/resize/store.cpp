@@ -105,12 +105,9 @@ void look_up(const uint8_t* levels, size_t count, const SampleOutput& out, int c
   lookup(levels, count, table, to, stream);
 }
 
-// Stores the values of an image of width × height, whose levels split(run, planes) gives run by run
-// as planes of kChunk each.
-template <typename Split>
-void store_values(int width, int height, const SampleOutput& out, const Target& target,
-                  const Split& split) {
-  const StoreKernels kernels = active_kernels();
+// Stores the values of an image, whose levels are split into planes of kChunk run by run.
+void store_values(const ConstImageView& source, const SampleOutput& out, const Target& target,
+                  const StoreKernels& kernels) {
   const bool interleaved = out.layout == Layout::kNhwc && out.channels == 3;
   const Interleave interleave = target.element == 1   ? interleave_one_by_one<uint8_t>
                                 : target.element == 2 ? kernels.interleave16
@@ -118,11 +115,15 @@ void store_values(int width, int height, const SampleOutput& out, const Target& 
   const bool stream =
       target.element * out.channels * out.height * static_cast<size_t>(out.width) >= kStreamedBytes;
   const int chunk = interleaved ? kInterleavedChunk : kChunk;
-  for_each_run(width, height, width == out.width, chunk, [&](const Run& run) {
+  const bool joined = source.width == out.width;
+  for_each_run(source.width, source.height, joined, chunk, [&](const Run& run) {
     alignas(64) uint8_t levels[3][kChunk];
     alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
-    uint8_t* const planes[3] = {levels[0], levels[1], levels[2]};
-    split(run, planes);
+    for (int i = 0; i < run.rows; ++i) {
+      const size_t start = static_cast<size_t>(i) * run.width;
+      uint8_t* const planes[3] = {levels[0] + start, levels[1] + start, levels[2] + start};
+      kernels.planes(source.row(run.y + i) + static_cast<size_t>(run.x) * 4, run.width, planes);
+    }
     uint8_t* const to = target.at(run.y, 0) + target.pixel * run.x;
     for (int c = 0; c < out.channels; ++c) {
       uint8_t* const plane = interleaved ? values[c] : to + target.channel * c;
@@ -179,23 +180,7 @@ void store_rows(const ConstImageView& source, const SampleOutput& out, int x, in
     store_levels(source, out, target, kernels);
     return;
   }
-  store_values(source.width, source.height, out, target, [&](const Run& run, uint8_t* const to[3]) {
-    for (int i = 0; i < run.rows; ++i) {
-      const size_t start = static_cast<size_t>(i) * run.width;
-      uint8_t* const planes[3] = {to[0] + start, to[1] + start, to[2] + start};
-      kernels.planes(source.row(run.y + i) + static_cast<size_t>(run.x) * 4, run.width, planes);
-    }
-  });
-}
-
-void store_planes(const uint8_t* levels, const SampleOutput& out) {
-  const size_t width = static_cast<size_t>(out.width), pixels = width * out.height;
-  store_values(out.width, out.height, out, Target(out, 0, 0),
-               [=](const Run& run, uint8_t* const to[3]) {
-                 const uint8_t* from = levels + width * run.y + run.x;
-                 for (int c = 0; c < out.channels; ++c, from += pixels)
-                   std::copy_n(from, run.pixels(), to[c]);
-               });
+  store_values(source, out, target, kernels);
 }
 
 }  // namespace headrace

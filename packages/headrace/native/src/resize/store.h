@@ -35,7 +35,4 @@ struct SampleOutput {
 // sample, starting at column x.
 void store_rows(const ConstImageView& source, const SampleOutput& out, int x, int y);
 
-// The same of a whole sample whose levels lie in planes: [3][height][width], exactly as long.
-void store_planes(const uint8_t* levels, const SampleOutput& out);
-
 }  // namespace headrace

@@ -247,11 +247,6 @@ class Pipeline:
         check(code)
         return True
 
-    def look_up(self, levels: int, count: int, output: int) -> None:
-        """Puts `count` images, uint8 [count, channels, height, width] at `levels`, through the table, to
-        `output`: both addresses."""
-        check(library().hr_look_up(byref(self.struct), levels, count, output))
-
 
 class Source:
     """Places of the samples' bytes: hr_source and the memory that it points to."""
