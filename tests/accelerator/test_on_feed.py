@@ -119,6 +119,15 @@ def test_resident_data_lives_until_its_rows_were_taken(gpu: torch.device, delays
         assert torch.cat(taken).tolist() == list(range(20))
 
 
+def test_a_batch_that_nobody_receives_spoils_nothing(gpu: torch.device, delays: int) -> None:
+    feed = DevicePrefetcher(gpu, prepare=lambda batch, _: [batch[0].add_(1)])
+    feed.send([there(3)])
+    feed.close()  # which lets go of it as soon as its copies are over
+    others = torch.full((SIZE,), 7, dtype=torch.int32, device=gpu)  # perhaps where the batch was
+    torch.accelerator.synchronize()
+    assert others.unique().tolist() == [7]
+
+
 def test_a_closed_feed_reads_no_host_memory(gpu: torch.device, delays: int) -> None:
     feed = DevicePrefetcher(gpu)
     batch = feed.receive(feed.send([host(3)]))
