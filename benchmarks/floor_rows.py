@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageOps
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 from torchvision import transforms as v1
@@ -316,18 +316,29 @@ class OnTensors:
 
 
 class OpenedInMemory(Sized):
-    """JPEGs in memory, decoded whole: Pillow's pixels as an array."""
+    """Files in memory, decoded whole: Pillow's pixels as an array."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, format: str = "JPEG", edges: tuple[int, int] = (160, 120), **options: Any
+    ) -> None:
         super().__init__(size)
         image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))
         file = io.BytesIO()
-        image.resize((160, 120)).save(file, "JPEG")
+        image.resize(edges).save(file, format, **options)
         self.file = file.getvalue()
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = Image.open(io.BytesIO(self.file)).convert("RGB")
         return torch.from_numpy(np.array(image)), index
+
+
+class DrawnOn(OpenedInMemory):
+    """The same, changed by Pillow's ImageDraw and ImageOps."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = Image.open(io.BytesIO(self.file)).convert("RGB")
+        ImageDraw.Draw(image).rectangle((3, 3, 20, 20))
+        return torch.from_numpy(np.array(ImageOps.invert(image))), index
 
 
 class TransformedByUser(OpenedInMemory):
@@ -431,6 +442,11 @@ ROWS = (
     Row("v2 on tensors", lambda _: Augmented(300, OnTensors())),
     Row("v2 on tensors, in the caller", lambda _: Augmented(150, OnTensors()), workers=0),
     Row("JPEGs in memory, whole, as arrays", lambda _: OpenedInMemory(2_000)),
+    Row("JPEGs in memory, drawn on", lambda _: DrawnOn(2_000)),
+    Row("JPEGs in memory, progressive", lambda _: OpenedInMemory(2_000, progressive=True)),
+    Row("PNGs of 28 × 28", lambda _: OpenedInMemory(8_000, "PNG", (28, 28))),
+    Row("PNGs in memory, drawn on", lambda _: DrawnOn(2_000, "PNG")),
+    Row("WebPs in memory, drawn on", lambda _: DrawnOn(2_000, "WEBP")),
     Row("JPEGs in memory, cropped, grayscale", lambda _: TransformedByUser(2_000)),
     Row("image files, native", lambda folder: image_files(folder, 640), native=True),
     Row(

@@ -1,4 +1,4 @@
-"""Each test begins and ends in a process whose images aren't deferred."""
+"""Each test begins and ends in a process whose images aren't deferred; in it small ones may be, too."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from headrace import deferred
-from headrace.deferred import recording
+from headrace.deferred import images, recording
 
 
 @pytest.fixture(autouse=True)
-def not_installed() -> Iterator[None]:
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(images, "FEWEST_PIXELS", 1)
     yield
     recording.stop()
     deferred.uninstall()

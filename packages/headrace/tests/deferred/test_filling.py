@@ -5,11 +5,12 @@ from __future__ import annotations
 import faulthandler
 import io
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops, ImageDraw, ImageOps
 
 import headrace
 from headrace import _pillow_compat
@@ -65,11 +66,9 @@ def test_an_inflated_png_is_the_same_image(mode: str) -> None:
         made = []
         for file, flags in ((data, 0), (inflated, abi.INFLATED)):
             chain = Chain.whole(File(file, size, flags), "RGB")._replace(crop=crop, size=crop[2:])
-            made.append(chain._replace(window=(0, 0, *crop[2:])).array())
-        first, second = made
-        assert first is not None
-        assert second is not None
-        assert np.array_equal(first, second)
+            made.append(chain._replace(window=(0, 0, *crop[2:])).content())
+        assert made[0] is not None
+        assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("name", pngs.REFUSED)
@@ -144,3 +143,39 @@ def test_a_damaged_webp_gives_pillows_error_when_its_pixels_are_needed() -> None
         assert outcome(ours) == wanted
         errors += not isinstance(wanted, bytes)
     assert 0 < errors < 30
+
+
+READS: dict[str, Callable[[Image.Image], Any]] = {
+    "asarray": np.asarray,
+    "tobytes": lambda image: image.tobytes(),
+    "getpixel": lambda image: image.getpixel((1, 2)),
+    "equalize": lambda image: ImageOps.equalize(image).tobytes(),
+    "draw": lambda image: (ImageDraw.Draw(image).line((0, 0, 9, 9)), image.tobytes())[1],
+    "multiply": lambda image: ImageChops.multiply(image, image).tobytes(),
+}
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_methods_of_pillows_need_no_fault(read: Callable[[Image.Image], Any], kind: str) -> None:
+    for prepare in (lambda image: image, lambda image: image.convert("RGB").crop((3, 2, 33, 32))):
+        ours, theirs = map(prepare, both(saved(kind, "RGB", 60, 50)))
+        before = memory.counts().faults
+        assert np.array_equal(read(ours), read(theirs))
+        assert memory.counts().faults == before
+    ours, theirs = both(saved(kind, "RGB", 60, 50))
+    ours.load()[0, 0] = theirs.load()[0, 0] = (1, 2, 3)  # type: ignore[index]
+    assert memory.counts().faults == before + 1
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("options", [{"progressive": True}, {}], ids=["progressive", "small"])
+def test_files_that_are_not_worth_it_are_pillows(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "FEWEST_PIXELS", 61 * 50)
+    file = io.BytesIO()
+    Image.new("RGB", (60, 50 + len(options))).save(file, "JPEG", **options)
+    ours, _ = both(file.getvalue())
+    ours.load()
+    assert not is_deferred(ours)

@@ -416,8 +416,8 @@ def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
 
 def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    array = Chain.array
-    monkeypatch.setattr(Chain, "array", lambda chain: decoded.append(chain.crop) or array(chain))  # type: ignore[func-returns-value]
+    content = Chain.content
+    monkeypatch.setattr(Chain, "content", lambda chain: decoded.append(chain.crop) or content(chain))  # type: ignore[func-returns-value]
     image, _ = both(FILES["a photograph"]())
     image = (
         image.convert("RGB").crop((5, 6, 25, 36)).resize((10, 10)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)

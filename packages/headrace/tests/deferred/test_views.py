@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_decoded_as_a_whole_is_tried_once(monkeypatch: pyt
     cut = data[: len(data) // 2]
     tried = counted(monkeypatch, render.DecodedImage)
     whole = Chain.whole(File(cut, (90, 80)), "RGB")
-    assert [whole.array() for _ in range(6)] == [None] * 6
+    assert [whole.content() for _ in range(6)] == [None] * 6
     assert tried == [cut]
 
 

@@ -193,12 +193,10 @@ class ImageFill:
         if ffi.library().hr_fill_image(self.address, address, nbytes) != abi.OK:
             raise MemoryError
 
-    def filled(self, nbytes: int) -> Any:
-        """Ordinary memory of `nbytes` bytes with the image in it, and its `address`.
-        Raises MemoryError if there is none."""
-        memory = _KINDS[nbytes.bit_length()]()
-        memory.address = ctypes.addressof(memory)
-        self.write(memory.address, nbytes)
+    def filled(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Ordinary memory of `nbytes` bytes with the image in it. Raises MemoryError if there is none."""
+        memory = np.empty(nbytes, np.uint8)
+        self.write(memory.ctypes.data, nbytes)
         return memory
 
 
@@ -211,6 +209,19 @@ class CopyFill:
         block = abi.ImageFill(data=values.ctypes.data, size=values.nbytes)
         self.address = ctypes.addressof(block)
         self._keep = block, values
+
+
+@cache
+def _making_bytes() -> Any:
+    function = ctypes.pythonapi.PyBytes_FromStringAndSize
+    function.restype, function.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
+    return function
+
+
+def new_bytes(nbytes: int) -> bytes:
+    """Bytes that nobody has seen yet, for native code to write at their `address_of`."""
+    content: bytes = _making_bytes()(None, nbytes)
+    return content
 
 
 def address_of(data: render.File) -> int:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from headrace._native import deferred, render
@@ -38,7 +37,6 @@ from headrace.transforms.op import ImageOp
 from headrace.transforms.resize import Resize
 
 Box = tuple[int, int, int, int]
-Pixels = npt.NDArray[np.uint8]
 
 FILTERS = frozenset(Image.Resampling)
 # Ops on pixels that keep the size, and that native code does with all numbers that are recorded.
@@ -83,6 +81,7 @@ class File:
     Attributes:
         data: the whole file.
         certain: whether it is known to decode, rather than that it is complete.
+        gray: whether Pillow opens it in mode L.
         flags: `abi.INFLATED` if that is what `render.inflated_png` gave, else 0.
         size: (width, height) in pixels.
         lock: held while it is decoded.
@@ -92,13 +91,19 @@ class File:
 
     __slots__ = (
         *("_decoded", "_fits", "_number", "_refusal", "_work"),
-        *("certain", "data", "flags", "lock", "size"),
+        *("certain", "data", "flags", "gray", "lock", "size"),
     )
 
     def __init__(
-        self, data: render.File, size: tuple[int, int], flags: int = 0, *, certain: bool = True
+        self,
+        data: render.File,
+        size: tuple[int, int],
+        flags: int = 0,
+        *,
+        certain: bool = True,
+        gray: bool = False,
     ) -> None:
-        self.data, self.flags, self.certain = data, flags, certain
+        self.data, self.flags, self.certain, self.gray = data, flags, certain, gray
         self.size = size
         self.lock = threading.RLock()
         self._number = next(_numbers)
@@ -223,6 +228,8 @@ class Chain(NamedTuple):
         """The same, converted to a mode."""
         if mode == self.shown_mode:
             return self
+        if mode == "RGB" and self.file.gray and not self.steps:
+            return self._replace(mode=mode)  # all three channels are made in the same way
         if mode == "L" and not self.steps and self.size == self.crop[2:]:
             return self._replace(mode=mode)  # luma doesn't look at places
         return self.after(Grayscale(1 if mode == "L" else 3), ())
@@ -257,12 +264,11 @@ class Chain(NamedTuple):
             return None
         return self._replace(steps=(*self.steps, Step(PillowPoint(levels), (), self.shown, mode)))
 
-    def array(self) -> Pixels | None:
-        """Pixels: uint8 [height, width, 3], [height, width] for L, or None if native code can't make them."""
-        width, height = self.shown
-        gray = self.shown_mode != "RGB"
-        pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
-        return pixels if self.write(GRAY_ROWS if gray else RGB_ROWS, pixels.ctypes.data) else None
+    def content(self) -> bytes | None:
+        """The pixels as `tobytes` gives them, or None if native code can't make them."""
+        store = RGB_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
+        content = deferred.new_bytes(store.nbytes(self.shown))
+        return content if self.write(store, deferred.address_of(content)) else None
 
     def write(self, store: Store, address: int) -> bool:
         """Writes the pixels to memory; whether native code could."""
@@ -287,18 +293,28 @@ class Chain(NamedTuple):
             return None
         return self._replace(certain=True)
 
-    def memory(self) -> Any:
-        """A buffer of the pixels, as Pillow keeps them, with its `address`: deferred if there is memory left.
+    def memory(self, *, late: bool) -> tuple[Any, int]:
+        """A buffer of the pixels, as Pillow keeps them, and its address if it is deferred, else 0.
+
+        Args:
+            late: whether it is deferred if there is deferred memory left.
 
         Raises:
             NativeError: the file is damaged.
             MemoryError: there is no memory at all.
         """
-        if not self.file.certain and self.file.pixels is None:
-            self.file.decode()
         store = self._pillows_store()
-        nbytes, fill = store.nbytes(self.shown), self.fill(store)
-        return deferred.take(nbytes, deferred.filling_image(), fill.address, fill) or fill.filled(nbytes)
+        nbytes = store.nbytes(self.shown)
+        if not self.file.certain and self.file.pixels is None:
+            if not late:
+                pixels = np.empty(nbytes, np.uint8)
+                if not self.write(store, pixels.ctypes.data):
+                    raise NativeError("the file is damaged")
+                return pixels, 0
+            self.file.decode()
+        fill = self.fill(store)
+        memory = deferred.take(nbytes, deferred.filling_image(), fill.address, fill) if late else None
+        return (fill.filled(nbytes), 0) if memory is None else (memory, memory.address)
 
     def _pillows_store(self) -> Store:
         return PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS

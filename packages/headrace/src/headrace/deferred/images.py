@@ -43,6 +43,8 @@ MIRRORED = {Image.Transpose.FLIP_LEFT_RIGHT: {"x": True}, Image.Transpose.FLIP_T
 TURNED = {Image.Transpose[f"ROTATE_{angle}"]: float(angle) for angle in (90, 180, 270)}
 TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
 MODES = {JpegImageFile: ("RGB", "L"), PngImageFile: ("RGB", "L", "P"), WebPImageFile: ("RGB",)}
+# Smaller files are decoded in less time than it takes to defer them.
+FEWEST_PIXELS = 48 * 48
 _TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 
@@ -84,17 +86,18 @@ class Deferred:
     @property
     def core(self) -> Any:
         """Pillow's core image, whose pixels are made when they are touched."""
-        if self._core is None:
-            with self.chain.file.lock:
-                if self._core is None:
-                    memory = self._memory()
-                    self._address = memory.address
-                    self._core = _pillow_compat.core_on(memory, self._mode, self.size)
+        return self._core or self._made(late=True)
+
+    def _made(self, *, late: bool) -> Any:
+        with self.chain.file.lock:
+            if self._core is None:
+                memory, self._address = self._memory(late=late)
+                self._core = _pillow_compat.core_on(memory, self._mode, self.size)
         return self._core
 
-    def _memory(self) -> Any:
+    def _memory(self, *, late: bool) -> tuple[Any, int]:
         try:
-            return self.chain.memory()
+            return self.chain.memory(late=late)
         except NativeError:
             image = Image.open(io.BytesIO(bytes(self.chain.file.data)))
             image.__dict__.pop("_headrace_opened", None)
@@ -102,9 +105,10 @@ class Deferred:
             raise
 
     def touch(self) -> None:
-        """Has the pixels made, if they weren't."""
-        _ = self.core
-        deferred.touch(self._address)
+        """Has the pixels made, if they weren't: without a fault, unless somebody has the core already."""
+        self._made(late=False)
+        if self._address:
+            deferred.touch(self._address)
 
 
 def _deferred_of(image: Any) -> Deferred | None:
@@ -295,31 +299,34 @@ def _point(original: Function, image: Image.Image, lut: Any, mode: str | None = 
 
 def _core(image: Image.Image) -> Any:
     pixels = _pillow_compat.core_of(image)
-    return pixels.core if type(pixels) is Deferred else _PILLOWS.fget(image)
+    if type(pixels) is Deferred:
+        return pixels.core
+    return pixels if type(pixels) is CORE_TYPE else _PILLOWS.fget(image)  # which raises errors
 
 
+CORE_TYPE = type(Image.new("L", (1, 1)).im)
 _PILLOWS: Any = vars(Image.Image)["im"]
 CORE = property(_core, _PILLOWS.fset)
 
 
 def _array_interface(original: Function, image: Image.Image) -> Any:
-    known, pixels = _deferred_of(image), None
-    if known is not None and known.chain.shown_mode != "P":
+    known, content = _recorded(image), None
+    if known is not None:
         _note_reader(known)
         if not known.read:  # at the second time it is decoded for good
             known.read = True
-            pixels = known.chain.array()
-    if pixels is None:
+            content = known.chain.content()
+    if content is None:
         return original(image)
-    return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
+    shape = (image.height, image.width, 3) if image.mode == "RGB" else (image.height, image.width)
+    return {"version": 3, "shape": shape, "typestr": "|u1", "data": content}
 
 
 def _load(original: Function, image: Image.Image) -> Any:
-    if not own_code.is_noting():
-        return original(image)
     known = _deferred_of(image)
     if known is not None and own_code.is_reader(2):
         _note_reader(known)
+        known.touch()
     return original(image)
 
 
@@ -334,10 +341,17 @@ def _note_reader(known: Deferred) -> None:
 
 def _open_file(original: Function, image: Any, *args: Any, **kwargs: Any) -> None:
     original(image, *args, **kwargs)
-    if type(image) in MODES and image.fp is not None:
+    if image.mode not in MODES.get(type(image), ()) or image.fp is None or _is_progressive(image):
+        return
+    if image.width * image.height >= FEWEST_PIXELS:
         at = image.fp.tell()
         image.fp.seek(0)
         image._headrace_opened = image.fp.read(at), _state(image)  # what Pillow has read
+
+
+def _is_progressive(image: Any) -> bool:
+    """Returns whether a JPEG is progressive, or a PNG interlaced, which Pillow decodes."""
+    return "progressive" in image.info or "interlace" in image.info
 
 
 def _state(image: Any) -> Any:
@@ -349,6 +363,10 @@ def _state(image: Any) -> Any:
 
 def _load_file(original: Function, image: Any) -> Any:
     _defer_opened(image)
+    known = _deferred_of(image)
+    if known is not None and own_code.is_reader(2):
+        _note_reader(known)
+        known.touch()
     return original(image)
 
 
@@ -401,10 +419,10 @@ def _defer(image: Any, data: bytes) -> None:
 def _certain(image: Any, data: bytes) -> File:
     """The file as one that native code decodes for certain. Raises NativeError or MemoryError if it can't."""
     if isinstance(image, JpegImageFile):
-        return File(data, image.size)
+        return File(data, image.size, gray=image.mode == "L")
     if isinstance(image, PngImageFile):
         inflated = render.inflated_png(with_numbers(data) if image.mode == "P" else data)
-        return File(inflated, image.size, abi.INFLATED)
+        return File(inflated, image.size, abi.INFLATED, gray=image.mode == "L")
     return File(data, image.size, certain=False)
 
 
@@ -431,12 +449,12 @@ def _edges(box: Any, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
 
 # --- install and uninstall ---------------------------------------------------------------------------------
 
+# Methods that do something for an image that is deferred, or may be.
 METHODS: tuple[tuple[type, str, Function], ...] = (
     *((Image.Image, function.__name__[1:], function) for function in (_copy, _convert, _crop, _resize)),
     *((Image.Image, function.__name__[1:], function) for function in (_transpose, _transform, _filter)),
     *((Image.Image, function.__name__[1:], function) for function in (_point, _load)),
     (Image.Image, "__array_interface__", _array_interface),
-    (ImageFile.ImageFile, "__init__", _open_file),
     (ImageFile.ImageFile, "load", _load_file),
     (WebPImageFile, "load", _load_file),
 )
@@ -464,10 +482,10 @@ def install() -> None:
     patched = find_patched()
     if IMAGES in stopped_by(patched):
         return
-    for owner, name, function in (*METHODS, (faulthandler, "enable", _enable)):
-        original = vars(owner)[name]
-        _replaced.append((owner, name, original))
-        setattr(owner, name, standing_for(original, function))
+    for owner, name, function in METHODS:
+        _replace(owner, name, _for_deferred(vars(owner)[name], function))
+    _replace(ImageFile.ImageFile, "__init__", standing_for(ImageFile.ImageFile.__init__, _open_file))
+    _replace(faulthandler, "enable", standing_for(faulthandler.enable, _enable))
     Image.Image.im = CORE  # type: ignore[assignment]  # which images need after uninstall() as well
 
 
@@ -478,14 +496,30 @@ def uninstall() -> None:
         setattr(owner, name, original)
 
 
-def standing_for(original: Any, function: Function) -> Any:
-    """A method or property that calls `function` with `original` before the arguments."""
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _replaced.append((owner, name, vars(owner)[name]))
+    setattr(owner, name, value)
+
+
+def _for_deferred(original: Any, function: Function) -> Any:
     if isinstance(original, property):
         assert original.fget is not None
-        return property(standing_for(original.fget, function))
+        return property(_for_deferred(original.fget, function))
 
     @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return function(original, *args, **kwargs)
+    def method(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(_pillow_compat.core_of(image)) is Deferred or "_headrace_opened" in image.__dict__:
+            return function(original, image, *args, **kwargs)
+        return original(image, *args, **kwargs)
 
     return method
+
+
+def standing_for(original: Function, function: Function) -> Function:
+    """A function that calls `function` with `original` before the arguments."""
+
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return replaced

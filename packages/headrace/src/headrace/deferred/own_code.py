@@ -28,6 +28,8 @@ from headrace.transforms.origin import LIBRARIES, place
 LAMBDAS = (v1.Lambda, v2.Lambda)
 # What reads pixels for the code that calls it.
 READERS = ("PIL", "numpy", "headrace")
+# Functions of Pillow that load an image for something else than its pixels.
+NO_READERS = frozenset(("exif_transpose", "getim", "getpalette", "load"))
 
 
 class Notes:
@@ -67,7 +69,7 @@ def is_noting() -> bool:
 def is_reader(depth: int) -> bool:
     """Returns whether the caller, `depth` functions up, is Pillow: it calls `load` before reading pixels."""
     frame = sys._getframe(depth + 1)
-    return _package(frame.f_globals.get("__name__")) == "PIL" and frame.f_code.co_name != "load"
+    return _package(frame.f_globals.get("__name__")) == "PIL" and frame.f_code.co_name not in NO_READERS
 
 
 def note_pixels() -> None:
