@@ -44,9 +44,11 @@ STEPS: dict[str, Callable[..., Recipe | None]] = {
     "GaussianBlur": steps.gaussian_blur,
 }
 LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
+NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
 MAX_TABLES = 64
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 ORIENTATION = 0x0112  # EXIF's tag
+APP1, START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 # What turns the pixels of a file upright: mirrored (x, y), or degrees counter-clockwise.
 UPRIGHT: dict[int, tuple[bool, bool] | float] = {
     1: (False, False),
@@ -123,16 +125,21 @@ def _orientation(data: bytes) -> int:
     """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
     if data[:2] != b"\xff\xd8":
         return 0 if b"eXIf" in data or b"EXIF" in data else 1
-    at = data.find(b"Exif\0\0")
-    if at < 0:
-        return 1
-    exif = Image.Exif()
-    try:
-        exif.load(data[at : at + int.from_bytes(data[at - 2 : at], "big") - 2])
-        orientation = exif.get(ORIENTATION, 1)
-    except Exception:
-        return 0
-    return orientation if data[at - 4 : at - 2] == b"\xff\xe1" and type(orientation) is int else 0
+    found, at = 1, 2
+    while data[at : at + 1] == b"\xff" and data[at + 1] != START_OF_SCAN:
+        if data[at + 1] == 0xFF:  # which may fill the space before a marker
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at + 1] == APP1 and data.startswith(b"Exif\0\0", at + 4):
+            exif = Image.Exif()
+            try:
+                exif.load(data[at + 4 : end])
+                found = exif.get(ORIENTATION, 1)
+            except Exception:
+                return 0
+        at = end
+    return found if data[at : at + 1] == b"\xff" and type(found) is int else 0
 
 
 # --- steps -------------------------------------------------------------------------------------------------
@@ -171,13 +178,27 @@ def by_levels(original: Function) -> Function:
     """`original`, a function of an image that treats every level of a channel by itself, recorded by what it
     makes of all levels."""
 
+    @functools.lru_cache(maxsize=MAX_TABLES)
+    def values_of(color: bool, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
+        given = [_thawed(each) for each in args], {name: _thawed(value) for name, value in kwargs}
+        wide, narrow = (each if color else each[..., 0] for each in (LEVELS, NARROW))
+        values = original(wide.copy(), *given[0], **given[1]).reshape(256, -1)
+        # What OpenCV computes in vectors may be rounded otherwise than what is left at the end of a row.
+        same = original is not _originals["convertScaleAbs"] or np.array_equal(
+            values, original(narrow, *given[0], **given[1]).reshape(256, -1)
+        )
+        return values if same and values.shape[1] == (3 if color else 1) else None
+
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         recipe = seen(args[0]) if args and _are_of_levels((*args[1:], *kwargs.values())) else None
-        if recipe is not None and not _differs(original.__name__):
-            levels = LEVELS if recipe.axes == "HWC" else LEVELS[..., 0]
-            values = original(levels.copy(), *args[1:], **kwargs)
-            made = _with_values(recipe, values) if values.shape == levels.shape else None
+        if recipe is not None:
+            fixed = (
+                tuple(map(_frozen, args[1:])),
+                tuple((name, _frozen(each)) for name, each in kwargs.items()),
+            )
+            values = values_of(recipe.axes == "HWC", *fixed)
+            made = None if values is None else _with_values(recipe, values)
             array = None if made is None else made.array()
             if array is not None:
                 return array
@@ -186,19 +207,37 @@ def by_levels(original: Function) -> Function:
     return recorded
 
 
+def _frozen(value: Any) -> Any:
+    """An argument as something that can be a key; `_thawed` gives it back."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes(), value.dtype.str, value.shape
+    return type(value), value
+
+
+def _thawed(fixed: Any) -> Any:
+    if len(fixed) == 3:
+        return np.frombuffer(fixed[0], fixed[1]).reshape(fixed[2])
+    return fixed[1]
+
+
 def _are_of_levels(arguments: tuple[Any, ...]) -> bool:
     """Returns whether arguments are numbers, of which a channel or a level may have its own."""
-    arrays = (each for each in arguments if isinstance(each, np.ndarray))
-    return all(each.size <= 4 or (256 in each.shape and each.size <= 768) for each in arrays)
+    usual = (int, float, np.integer, np.floating, str, type(None))
+    return all(
+        each.size <= 4 or (256 in each.shape and each.size <= 768)
+        if isinstance(each, np.ndarray)
+        else isinstance(each, usual)
+        for each in arguments
+    )
 
 
 def _with_values(recipe: Recipe, values: Any) -> Recipe | None:
-    table = values.reshape(256, -1)
+    """The recipe with a table [256, channels] for the array's levels."""
     if values.dtype == np.uint8:
-        return steps.looked_up(recipe, table)
+        return steps.looked_up(recipe, values)
     if values.dtype != np.float32:
         return None
-    return recipe._replace(store=_store(recipe.store, table.tobytes(), table.shape[1]))
+    return recipe._replace(store=_store(recipe.store, values.tobytes(), values.shape[1]))
 
 
 @functools.lru_cache(maxsize=MAX_TABLES)
