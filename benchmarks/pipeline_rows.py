@@ -196,6 +196,18 @@ def _decoded(folder: Path) -> Any:
     return datasets.ImageFolder(str(folder), transform, loader=load_tensor)
 
 
+class DecodedDataset(ListDataset):
+    """Files read as tensors by a dataset of one's own."""
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(load_tensor(path)), label
+
+
+def _decoded_list(folder: Path) -> Any:
+    return DecodedDataset(folder, _decoded(folder).transform)
+
+
 def _cifar(folder: Path) -> Any:
     """CIFAR-10 in its own file format, of random pixels: a crop and a flip cost the same for all of them."""
     root = folder.parent / f"cifar-{CIFAR_IMAGES}"
@@ -592,6 +604,7 @@ ROWS: tuple[Row, ...] = (
     Row("v2 on tensors, ColorJitter with hue", folder_with(
         *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
     Row("decode_image, v2 on tensors", _decoded, 4.0),
+    Row("list dataset, decode_image, v2 on tensors", _decoded_list, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
     Row("Hugging Face processor in collate_fn", target=3.0, **_collated_by(_vit)),

@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "packs": BASE | {"sources", "_native"},
     "device": BASE | {"config", "plan", "transforms", "_torch_compat"},
     # Images outside of any batch: native decoding behind Pillow's interface.
-    "deferred": BASE | {"_native", "_pillow_compat", "_torch_compat", "plan", "transforms"},
+    "deferred": BASE | {"decoding", "_native", "_pillow_compat", "_torch_compat", "plan", "transforms"},
     "engine": BASE
     | {"config", "decoding", "deferred", "device", "order", "plan", "sources", "transforms"}
     | {"_native", "_torch_compat"},

@@ -167,21 +167,41 @@ def replace_stack(build: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
     Returns:
         A function that puts torch's back, or None if it isn't torch's own, or TorchScript's table is gone.
     """
-    original = torch.stack
-    if not isinstance(original, types.BuiltinFunctionType):
+    if not isinstance(torch.stack, types.BuiltinFunctionType):
         return None
+    return _replace_builtin(torch, "stack", "aten", build)
+
+
+def replace_image_op(
+    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    """Has torchvision's functions for image files call what `build` makes of their op `torch.ops.image.NAME`.
+    The functions stay the same objects.
+
+    Returns:
+        A function that puts the op back, or None if there is none.
+    """
+    if not isinstance(getattr(torch.ops.image, name, None), torch._ops.OpOverloadPacket):
+        return None
+    return _replace_builtin(torch.ops.image, name, "image", build)
+
+
+def _replace_builtin(
+    owner: Any, name: str, space: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    original = getattr(owner, name)
     try:
         from torch.jit._builtins import _register_builtin
     except ImportError:
         return None
     function = build(original)
-    _register_builtin(function, "aten::stack")
-    _stacks.append(function)  # TorchScript knows it by its id
-    torch.stack = function
-    return functools.partial(setattr, torch, "stack", original)
+    _register_builtin(function, f"{space}::{name}")
+    _builtins.append(function)  # TorchScript knows it by its id
+    setattr(owner, name, function)
+    return functools.partial(setattr, owner, name, original)
 
 
-_stacks: list[Any] = []
+_builtins: list[Any] = []
 
 _HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _BACKWARD_HOOKS_OF_ALL = ("_global_backward_hooks", "_global_backward_pre_hooks")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
 from torchvision import datasets, tv_tensors
@@ -29,6 +31,7 @@ SAMPLES = 6  # of each dataset
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 END = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
 END_V2 = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+CROP_V2 = [v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()]
 CROP = [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip()]
 
 
@@ -154,6 +157,16 @@ class Kept(Opened):
         return self.change(self.kept[index % 3], index), index
 
 
+class Decoded(Opened):
+    """Files that are read as tensors."""
+
+    def __getitem__(self, index: int) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that torchcodec takes the function's place
+            image = torchvision.io.decode_image(self.paths[index], "RGB")
+        return self.transform(image), index
+
+
 class OneBuffer(Opened):
     """All samples in the same memory, which `collate_fn` has to copy in time."""
 
@@ -246,6 +259,15 @@ MADE: dict[str, Made] = {
     ),
     "some tensors touched, others not": (
         lambda folder: Opened(folder, v1.Compose([*CROP, *END, v1.RandomErasing(0.4)])),
+        default_collate,
+    ),
+    "decode_image": (lambda folder: Decoded(folder, v2.Compose([*CROP_V2, *END_V2[1:]])), default_collate),
+    "decode_image, resized": (
+        lambda folder: Decoded(folder, v2.Compose([v2.Resize(30), v2.CenterCrop(24), v2.RandomInvert()])),
+        stacked,
+    ),
+    "decode_image, arithmetic": (
+        lambda folder: Decoded(folder, lambda x: x[:, :20, :20].float() / 255 + x[0, 0, 0]),
         default_collate,
     ),
     "kept tensors": (lambda folder: Kept(folder, lambda x, _: x), default_collate),

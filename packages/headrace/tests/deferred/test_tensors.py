@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torchvision import io as io_
 from torchvision import tv_tensors
-from torchvision.transforms import InterpolationMode
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace import deferred
@@ -21,7 +25,8 @@ from headrace.deferred import recording
 from headrace.deferred.arrays import Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import RGB_ROWS, Store
-from support.jpegs import jpeg
+from support.equal import same
+from support.jpegs import JPEG_KINDS, cmyk, jpeg
 
 WIDTH, HEIGHT = 83, 57
 FILE = jpeg(np.random.default_rng(1), "4:2:0", WIDTH, HEIGHT)
@@ -134,6 +139,18 @@ def test_a_preset_for_evaluation_leaves_a_deferred_tensor() -> None:
     assert torch.equal(result, preset(ordinary))
 
 
+def test_transforms_as_classes_leave_a_deferred_tensor() -> None:
+    transform = v2.Compose(
+        [v2.RandomResizedCrop(20), v2.RandomHorizontalFlip(), v2.Resize([9, 8], "bicubic")]
+    )
+    late, ordinary = pair(RGB_ROWS)
+    torch.manual_seed(3)
+    result = transform(late)
+    assert recipe_of(result) is not None
+    torch.manual_seed(3)
+    assert torch.equal(result, transform(ordinary))
+
+
 def test_a_tensor_that_was_changed_is_not_taken_for_its_file() -> None:
     late, ordinary = pair(STORES[0])
     for x in (late, ordinary):
@@ -176,3 +193,71 @@ def test_wrong_arguments_raise_the_same_error(call: Callable[[Any], Any]) -> Non
             call(x)
         errors.append((type(caught.value), str(caught.value)))
     assert errors[0] == errors[1]
+
+
+FILES = [
+    *(jpeg(np.random.default_rng(n), kind, 60 + n, 47) for n, kind in enumerate(JPEG_KINDS)),
+    *(jpeg(np.random.default_rng(9), "4:2:0", 3, 2), cmyk(np.random.default_rng(1), 33, 21)),
+    *(FILE[: len(FILE) // 2], FILE[:-2], b"", b"\xff\xd8\xff", b"GIF89a"),
+]
+WAYS: dict[str, Callable[[torch.Tensor, str], Any]] = {
+    "decode_image": lambda data, _: io_.decode_image(data),
+    "decode_image of a path": lambda _, path: io_.decode_image(path, mode="RGB"),
+    "upright": lambda data, _: io_.decode_image(data, io_.ImageReadMode.RGB, apply_exif_orientation=True),
+    "gray": lambda data, _: io_.decode_image(data, "GRAY"),
+    "read_image": lambda _, path: io_.read_image(path, io_.ImageReadMode.RGB),
+    "decode_jpeg": lambda data, _: io_.decode_jpeg(data),
+    "decode_jpeg of a list": lambda data, _: io_.decode_jpeg([data, data], io_.ImageReadMode.RGB),
+    "no mode": lambda data, _: io_.decode_image(data, "BLUE"),
+}
+
+
+def read(way: str, data: bytes, path: Path) -> Any:
+    """What a function of torchvision's gives for a file, with the warnings before it; or its error."""
+    path.write_bytes(data)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            read = WAYS[way](torch.frombuffer(bytearray(data), dtype=torch.uint8), str(path))
+        except (RuntimeError, ValueError, KeyError) as error:
+            read = type(error), str(error).split("\n", maxsplit=1)[0]
+    said = [(each.category, str(each.message)) for each in warned]
+    tensors = read if isinstance(read, list) else [read]
+    shown = [
+        (type(x), x.dtype, x.shape, x.stride(), x) if isinstance(x, torch.Tensor) else x for x in tensors
+    ]
+    return said, shown
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_read_as_torchvision_reads_them(way: str, tmp_path: Path) -> None:
+    ours = [read(way, data, tmp_path / "a") for data in FILES]
+    recording.stop()
+    theirs = [read(way, data, tmp_path / "a") for data in FILES]
+    assert same(ours, theirs)
+
+
+def test_files_of_usual_jpegs_are_decoded_when_they_are_touched() -> None:
+    data = torch.frombuffer(bytearray(FILE), dtype=torch.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = io_.decode_image(data, "RGB")
+        scripted = torch.jit.script(io_.decode_jpeg)(data)
+    data.zero_()
+    crop = F.resized_crop(x, 3, 5, 40, 50, [24, 24])
+    assert recipe_of(crop) is not None
+    assert torch.equal(x.permute(1, 2, 0), torch.from_numpy(PIXELS.copy()))
+    assert torch.equal(scripted, x)
+
+
+@pytest.mark.long
+@given(st.integers(0, len(FILE) - 3), st.integers(0, 255), st.sampled_from(range(3)))
+def test_damaged_files_are_read_as_torchvision_reads_them(at: int, level: int, which: int) -> None:
+    data = bytearray(FILES[which])
+    data[at % len(data)] = level
+    with tempfile.TemporaryDirectory() as folder:
+        ours = read("decode_image", bytes(data), Path(folder) / "a")
+        recording.stop()
+        theirs = read("decode_image", bytes(data), Path(folder) / "a")
+        recording.start()
+    assert same(ours, theirs)

@@ -6,7 +6,7 @@ import ctypes
 import struct
 import weakref
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,13 +140,18 @@ class Form(NamedTuple):
     @classmethod
     def of(cls, pipeline: ffi.Pipeline, draws: npt.NDArray[np.float64]) -> Form:
         """The form of a pipeline, as for `render.RenderJob`."""
-        fields = pipeline.struct
-        names = [name for name, *_ in abi.Pipeline._fields_]
-        ops = ctypes.cast(fields.ops, ctypes.c_void_p).value or 0
-        tail = tuple(getattr(fields, name) or 0 for name in names[4:])
         address = draws.ctypes.data if len(draws) else 0
-        rules = fields.pillow_vertical_first, fields.decoders
-        return cls(rules, (ops, fields.op_count), tail, address, (pipeline, draws))
+        return cls(*_packed(pipeline), address, (pipeline, draws))
+
+
+@lru_cache(maxsize=256)
+def _packed(pipeline: ffi.Pipeline) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
+    """The first three attributes of a `Form`."""
+    fields = pipeline.struct
+    names = [name for name, *_ in abi.Pipeline._fields_]
+    ops = ctypes.cast(fields.ops, ctypes.c_void_p).value or 0
+    tail = tuple(getattr(fields, name) or 0 for name in names[4:])
+    return (fields.pillow_vertical_first, fields.decoders), (ops, fields.op_count), tail
 
 
 class ImageFill:

@@ -291,6 +291,8 @@ def start() -> None:
         build = functools.partial(tensors.recording, step=step)
         for kind in (torch.Tensor, tv_tensors.Image):
             _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
+    for name in ("decode_image", "decode_jpeg"):
+        _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
     _undo.extend(batches.start())

@@ -6,16 +6,22 @@ Crops need nothing here: they are views, which are recognized by their address.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torchvision import tv_tensors
+from torchvision.io import ImageReadMode
 from torchvision.transforms import InterpolationMode
 
+from headrace._native import ffi
+from headrace.decoding import torchvision_decodes_as_pillow
+from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
-from headrace.deferred.steps import Store
+from headrace.deferred.chain import Chain, File
+from headrace.deferred.steps import RGB_ROWS, Store
 from headrace.plan.pointwise import LEVELS
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.op import MAX_SIZE, NoNativeForm
@@ -67,8 +73,9 @@ def _resize(
     max_size: int | None = None,
     antialias: Any = True,
 ) -> Recipe | None:
-    exact = interpolation is InterpolationMode.NEAREST or antialias is True
-    number = TENSOR_FILTERS.get(interpolation) if isinstance(interpolation, InterpolationMode) else None
+    mode = InterpolationMode(interpolation) if isinstance(interpolation, str) else interpolation
+    exact = mode is InterpolationMode.NEAREST or antialias is True
+    number = TENSOR_FILTERS.get(mode) if isinstance(mode, InterpolationMode) else None
     if number is None or not exact or not _has_levels(recipe) or not torch_resizes_as_expected(number):
         return None
     width, height = recipe.chain.shown
@@ -165,6 +172,64 @@ def _has_levels(recipe: Recipe) -> bool:
 def _with(recipe: Recipe, chain: Any) -> Recipe | None:
     return None if chain is None else recipe._replace(chain=chain)
 
+
+# --- files -------------------------------------------------------------------------------------------------
+
+_MODES = (0, ImageReadMode.RGB.value)  # 0: the file's own channels
+# The sampling factors of luma and chroma for which decoders are compared.
+_SAMPLINGS = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12))
+
+
+def decoding(original: Function) -> Function:
+    """`torch.ops.image.decode_image` or `decode_jpeg`, whose tensor is deferred if the file is a usual JPEG
+    with three channels."""
+
+    def decode(*args: Any, **kwargs: Any) -> Any:
+        tensor = _decoded(*args) if len(args) == 3 and not kwargs else None
+        return original(*args, **kwargs) if tensor is None else tensor
+
+    return decode
+
+
+def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
+    usual = type(file) is torch.Tensor and file.dtype is torch.uint8 and file.ndim == 1
+    if not usual or mode not in _MODES or upright or file.device.type != "cpu" or not _alike():
+        return None
+    data = file.numpy().tobytes()
+    if not _is_usual(data) or not ffi.image_decodes(data):
+        return None
+    chain = Chain.whole(File(data, ffi.image_size(data)), "RGB")
+    tensor = Recipe(chain, RGB_ROWS, "CHW").tensor()
+    images.opened.count += tensor is not None
+    return tensor
+
+
+def _is_usual(data: bytes) -> bool:
+    """Returns whether a file is a JPEG of three channels, sampled in one of the ways that are compared."""
+    at = 2
+    while data[:2] == b"\xff\xd8" and data[at : at + 1] == b"\xff":
+        marker, end = data[at + 1 : at + 2], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in (b"\xc0", b"\xc1"):
+            return end - at == 19 and data[at + 4] == 8 and data[at + 11 : end : 3] in _SAMPLINGS
+        at = end
+    return False
+
+
+_comparing = threading.local()
+
+
+def _alike() -> bool:
+    """Returns whether torchvision decodes as native code does, except while that is found out."""
+    if getattr(_comparing, "now", False):
+        return False
+    _comparing.now = True
+    try:
+        return torchvision_decodes_as_pillow()
+    finally:
+        _comparing.now = False
+
+
+# --- steps by the names of torchvision's functions --------------------------------------------------------
 
 STEPS: dict[str, Callable[..., Recipe | None]] = {
     "resize": _resize,
