@@ -274,7 +274,7 @@ tag-check: ## Check that TAG=vX.Y.Z is the version of both packages' pyproject.t
 	! ls packages/*/changes/*.*.md 2>/dev/null
 
 clean: ## Remove build products
-	rm -rf $(BUILD) dist demo-output benchmarks/work .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(BUILD) dist demo-output tests/accelerator/built benchmarks/work .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 distclean: clean ## Also remove the virtual environments and the images
 	rm -rf $(VENV) $(PEERS) data

@@ -45,8 +45,6 @@ def build() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes need it at the same time
         if library.exists():
             return library
-        for old in BUILT.glob("*.so"):
-            old.unlink()
         libraries = [f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
         command = [compiler, "-shared", *flags, *extra, *includes, *map(str, sources), *libraries, "-o"]
         unfinished = library.with_suffix(".unfinished")

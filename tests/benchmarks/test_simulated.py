@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,15 @@ def test_overlap_says_that_it_is_simulated(tmp_path: Path) -> None:
     facts = json.loads(out.read_text())
     assert facts["simulated"]
     assert {row["card"] for row in facts["rows"]} >= {"A100", "H100"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_all_parts_for_a_gpu_run(tmp_path: Path) -> None:
+    env = os.environ | {"HEADRACE_ACCELERATOR": "simulated"}
+    run_python(BENCHMARKS / "gpu.py", "--quick", "--out", tmp_path, env=env, timeout=1500, check=True)
+    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert list(parts) == ["tests", "copies", "overlap", "training", "amp", "starved"]
+    assert parts["tests"]["result"]["code"] == 0
+    assert parts["starved"]["result"]
+    assert "the figures mean nothing" in (tmp_path / "gpu.md").read_text()
