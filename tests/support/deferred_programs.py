@@ -306,7 +306,7 @@ COLLATES: list[Callable[[list[Any]], Any]] = [
 # --- programs ----------------------------------------------------------------------------------------
 
 _ADDRESS = re.compile(r"0x[0-9A-Fa-f]+")
-# Names of classes, which a lazy image cannot hide.
+# Names of classes, which a deferred image cannot hide.
 _NAMES = {
     "headrace.deferred.image.LazyJpegFile": "PIL.JpegImagePlugin.JpegImageFile",
     "headrace.deferred.image.LazyImage": "PIL.Image.Image",

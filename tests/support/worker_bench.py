@@ -26,7 +26,7 @@ class Bench:
     ) -> None:
         self.pools = WorkerPools()
         self.loader = headrace.DataLoader(
-            dataset, batch_size=2, num_workers=workers, memory_budget=budget, lazy=False, **options
+            dataset, batch_size=2, num_workers=workers, memory_budget=budget, deferred=False, **options
         )
 
     def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:

@@ -47,7 +47,7 @@ from headrace.plan import Plan, make_plan
 from headrace.plan.environment import starts_processes, workers_of
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
-from headrace.records import BatchKeys, LazyCounts, LoaderStats
+from headrace.records import BatchKeys, DeferralCounts, LoaderStats
 
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
@@ -125,9 +125,9 @@ class StreamBuilder:
         return StreamBuilder, ()
 
     @property
-    def lazy_counts(self) -> LazyCounts | None:
+    def deferral_counts(self) -> DeferralCounts | None:
         """Counts of how the latest worker processes made their first samples, or None if unknown."""
-        return self._processes.lazy_counts
+        return self._processes.deferral_counts
 
     def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
         """Another number of worker processes to try, as far as the latest epoch shows it."""

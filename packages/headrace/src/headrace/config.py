@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -38,6 +39,7 @@ REMOVED = {
     "decoder": "set the environment variable HEADRACE_DECODERS, for example to 'pillow'",
     "on_worker_death": "a worker process that dies is always replaced, and the log names its sample",
 }
+RENAMED = {"lazy": "deferred"}
 
 
 class LeftOpen(int):
@@ -83,7 +85,7 @@ class LoaderConfig:
     device: torch.device | None = None
     resident: Resident = "auto"
     batch_transform: Callable[..., Any] | None = None
-    lazy: bool = True
+    deferred: bool = True
 
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
@@ -96,8 +98,8 @@ class LoaderConfig:
         _check_choice("remainder", self.remainder, Remainder)
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
-        if not isinstance(self.lazy, bool):
-            raise ConfigError(f"lazy ({self.lazy!r}) must be True or False.")
+        if not isinstance(self.deferred, bool):
+            raise ConfigError(f"deferred ({self.deferred!r}) must be True or False.")
         if not _is_int(self.memory_budget) or self.memory_budget < 1:
             raise ConfigError(
                 f"memory_budget ({self.memory_budget!r}) must be a number of bytes, 1 or more; leave it unset"
@@ -186,12 +188,17 @@ _values = attrgetter(*_NAMES)
 
 
 def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorates the loader's `__init__`: it raises ConfigError for an argument that was removed."""
+    """Decorates the loader's `__init__`: it raises ConfigError for an argument that was removed, and warns of
+    one that has another name now."""
 
     @wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
         for name in REMOVED.keys() & kwargs.keys():
             raise ConfigError(f"{name} is no argument of DataLoader any more: {REMOVED[name]}.")
+        for name in RENAMED.keys() & kwargs.keys():
+            text = f"DataLoader's argument {name} is called {RENAMED[name]} now."
+            warnings.warn(text, FutureWarning, stacklevel=2)
+            kwargs[RENAMED[name]] = kwargs.pop(name)
         init(*args, **kwargs)
 
     return checked

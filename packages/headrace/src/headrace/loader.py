@@ -118,10 +118,10 @@ class DataLoader(TorchDataLoader[T_co]):
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two parts, otherwise `batch_transform(batch)`; for example v2.MixUp or v2.CutMix.
             All generators are seeded for it by (seed, epoch, first sample).
-        lazy: whether `PIL.Image.open` postpones decoding in worker processes, where torchvision's transforms
-            then record what they do (the default): native code decodes only the pixels that a crop leaves,
-            and makes the tensor. Pixels, errors, random numbers and tensors are the same. With False, Pillow
-            and torchvision do everything. See docs/deferred-images.md.
+        deferred: whether images that are opened in worker processes are decoded late, and transforms of
+            torchvision record what they do there (the default): native code decodes only the pixels that a
+            crop leaves, and makes the tensor. Pixels, errors, random numbers and tensors are the same. With
+            False, Pillow and torchvision do everything. See docs/deferred-images.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with your own `generator`,
     `sampler` or `batch_sampler` it is exactly torch's. `state_dict()` and `load_state_dict()` save and
@@ -176,7 +176,7 @@ class DataLoader(TorchDataLoader[T_co]):
         device: str | torch.device | None = None,
         resident: Resident = "auto",
         batch_transform: Callable[..., Any] | None = None,
-        lazy: bool = True,
+        deferred: bool = True,
     ) -> None:
         self.memory_budget = (
             _default_budget(int(time.monotonic())) if memory_budget is None else memory_budget
@@ -189,7 +189,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.world_size = world_size
         self.remainder: Remainder = remainder
         self.worker_kind: WorkerKind = worker_kind
-        self.lazy = lazy
+        self.deferred = deferred
         self.device = None if device is None else check_device(device)
         self.resident = resident
         self.batch_transform = batch_transform
@@ -415,7 +415,7 @@ class DataLoader(TorchDataLoader[T_co]):
             batches=batches,
             seed=self._progress.seed_of(batches),
             seeded=self._progress.seed is not None,
-            counts=builder.lazy_counts,
+            counts=builder.deferral_counts,
             advice=builder.advice(config, plan),
             residence="" if builder.residence is None else builder.residence.reason,
             remote="" if source is None else source.store,

@@ -401,7 +401,7 @@ class BatchTimes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LazyCounts:
+class DeferralCounts:
     """Counts of how worker processes made the samples of a dataset that runs as Python.
 
     Attributes:
@@ -410,7 +410,7 @@ class LazyCounts:
         readers: number of images whose pixels the user's code read, by the place of that code.
         tensor_steps: number of tensors that a Compose passed to a step of the user's, by the step.
         patched: functions of libraries that the program has replaced, each with what is in its place.
-        lazy: whether images were lazy; False if they stand for one of these functions.
+        deferred: whether images were deferred; False if they stand for one of these functions.
         recorded: whether transforms were recorded; the same.
         problem: why no image can be deferred here, or "" if images can.
         differing: functions of OpenCV that give other values here than native code, and run as written.
@@ -421,19 +421,19 @@ class LazyCounts:
     readers: Mapping[str, int] = field(default_factory=dict)
     tensor_steps: Mapping[str, int] = field(default_factory=dict)
     patched: tuple[str, ...] = ()
-    lazy: bool = True
+    deferred: bool = True
     recorded: bool = True
     problem: str = ""
     differing: tuple[str, ...] = ()
 
-    def __add__(self, other: LazyCounts) -> LazyCounts:
-        return LazyCounts(
+    def __add__(self, other: DeferralCounts) -> DeferralCounts:
+        return DeferralCounts(
             self.opened + other.opened,
             self.tensors + other.tensors,
             Counter(self.readers) + Counter(other.readers),
             Counter(self.tensor_steps) + Counter(other.tensor_steps),
             tuple(dict.fromkeys(self.patched + other.patched)),
-            self.lazy and other.lazy,
+            self.deferred and other.deferred,
             self.recorded and other.recorded,
             self.problem or other.problem,
             tuple(dict.fromkeys(self.differing + other.differing)),

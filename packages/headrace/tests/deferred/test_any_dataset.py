@@ -1,4 +1,4 @@
-"""Datasets of many forms, in worker processes: with lazy images every batch is the one that torch gives.
+"""Datasets of many forms, in worker processes: with deferred images every batch is the one that torch gives.
 
 All datasets share one worker process for each loader: processes, not samples, are what these tests wait for.
 """
@@ -346,9 +346,9 @@ def by_loader(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         "torch": batches(DataLoader, folder),
         "lazy": batches(headrace.DataLoader, folder),
-        "not lazy": batches(headrace.DataLoader, folder, lazy=False),
+        "not lazy": batches(headrace.DataLoader, folder, deferred=False),
         "lazy, seed 7": batches(headrace.DataLoader, folder, seed=7),
-        "not lazy, seed 7": batches(headrace.DataLoader, folder, seed=7, lazy=False),
+        "not lazy, seed 7": batches(headrace.DataLoader, folder, seed=7, deferred=False),
     }
 
 
@@ -381,4 +381,4 @@ def test_an_iterable_dataset_gives_the_same_batches(folder: Path) -> None:
     wanted, ours = streamed(DataLoader), streamed(headrace.DataLoader)
     assert {kind for batch in ours for kind in batch[2]} == {"JpegImageFile"}
     assert same([batch[:2] for batch in ours], [batch[:2] for batch in wanted])
-    assert same(streamed(headrace.DataLoader, lazy=False), wanted)
+    assert same(streamed(headrace.DataLoader, deferred=False), wanted)

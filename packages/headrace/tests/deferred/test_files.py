@@ -1,4 +1,4 @@
-"""A lazy image is read from its file when Pillow reads it."""
+"""A deferred image is read from its file when Pillow reads it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def uninstalled() -> Iterator[None]:
 
 
 def both_ways(action: Callable[[], Any]) -> tuple[Any, Any]:
-    """What an action gives, or its error, with lazy images and without them."""
+    """What an action gives, or its error, with deferred images and without them."""
     results = []
     for change in (deferred.install, deferred.uninstall):
         change()

@@ -139,13 +139,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("by_v2", [False, True])
-@pytest.mark.parametrize("lazy", [False, True])
-def test_batches_of_images_and_masks_equal_torchs(pairs: Path, *, by_v2: bool, lazy: bool) -> None:
+@pytest.mark.parametrize("deferred", [False, True])
+def test_batches_of_images_and_masks_equal_torchs(pairs: Path, *, by_v2: bool, deferred: bool) -> None:
     dataset = Pairs(pairs, by_v2=by_v2)
     torch.manual_seed(3)
     expected = list(TorchDataLoader(dataset, 4, num_workers=1))
     torch.manual_seed(3)
-    found = list(headrace.DataLoader(dataset, 4, num_workers=1, lazy=lazy))
+    found = list(headrace.DataLoader(dataset, 4, num_workers=1, deferred=deferred))
     for ours, theirs in zip(found, expected, strict=True):
         assert all(map(torch.equal, ours, theirs))
         assert ours[1].shape[0] == 4

@@ -1,4 +1,4 @@
-"""Datasets of other libraries, in worker processes: with lazy images batches are those that torch gives."""
+"""Datasets of other libraries, in worker processes: with deferred images batches are those of torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(loader: type[DataLoader[Any]], dataset: Any, **options: Any) -> list
 def check(dataset: Any, **options: Any) -> None:
     wanted = batches(DataLoader, dataset, **options)
     assert same(batches(headrace.DataLoader, dataset, **options), wanted)
-    assert same(batches(headrace.DataLoader, dataset, lazy=False, **options), wanted)
+    assert same(batches(headrace.DataLoader, dataset, deferred=False, **options), wanted)
 
 
 def rows(table: dict[str, Any]) -> dict[str, Any]:
@@ -162,4 +162,4 @@ def test_albumentations_gets_the_arrays_that_it_gets_with_torch(files: list[Path
     ours = batches(headrace.DataLoader, dataset)
     assert {kind for batch in ours for kind in batch[2]} == {"JpegImageFile"}
     assert same([batch[:2] for batch in ours], [batch[:2] for batch in wanted])
-    assert same(batches(headrace.DataLoader, dataset, lazy=False), wanted)
+    assert same(batches(headrace.DataLoader, dataset, deferred=False), wanted)

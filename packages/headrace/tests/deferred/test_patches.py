@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use_pillow(image: Image.Image) -> None:
-    """Calls all that lazy images stand for."""
+    """Calls all that deferred images stand for."""
     with image.copy() as held:
         held.load()
     small = image.crop((1, 2, 31, 30)).resize((20, 21)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)

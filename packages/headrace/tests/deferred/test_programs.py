@@ -1,4 +1,4 @@
-"""User code drawn by chance gives the same with lazy images as without: values, errors, warnings, draws."""
+"""User code drawn by chance gives the same on deferred images as without: values, errors, draws."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def test_programs_give_the_same_by_both_loaders() -> None:
 
     wanted = batches(DataLoader)
     assert batches(headrace.DataLoader) == wanted
-    assert batches(headrace.DataLoader, lazy=False) == wanted
+    assert batches(headrace.DataLoader, deferred=False) == wanted

@@ -1,4 +1,4 @@
-"""Torchvision's transforms on lazy images: the values, types and random numbers that they have without."""
+"""Torchvision's transforms on deferred images: the values, types and random numbers that others give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed on a lazy image, rather than made of it, has the effect that Pillow gives it."""
+"""What is changed on a deferred image, rather than made of it, has the effect that Pillow gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several threads may read one lazy image once it is loaded, as with Pillow."""
+"""Several threads may read one deferred image once it is loaded, as with Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchvision's own datasets of image files: with lazy images the batches are those that torch gives."""
+"""torchvision's own datasets of image files: with deferred images the batches are those that torch gives."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def by_loader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return {
         "torch": batches(DataLoader),
         "lazy": batches(headrace.DataLoader),
-        "not lazy": batches(headrace.DataLoader, lazy=False),
+        "not lazy": batches(headrace.DataLoader, deferred=False),
     }
 
 

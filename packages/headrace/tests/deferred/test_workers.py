@@ -1,4 +1,4 @@
-"""User datasets that open images themselves: the same batches with lazy images as without, and as torch's."""
+"""User datasets that open images themselves: the same batches with and without deferred images."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
     dataset = CASES[case](folder)
     with_pillow = batches(dataset, num_workers=0)
     assert same(batches(dataset, num_workers=2), with_pillow)
-    assert same(batches(dataset, num_workers=2, lazy=False), with_pillow)
+    assert same(batches(dataset, num_workers=2, deferred=False), with_pillow)
 
 
 def test_workers_that_are_not_forked_make_the_same_batches(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_images_are_lazy_in_worker_processes_only(folder: Path) -> None:
         return {kind for batch in headrace.DataLoader(Kinds(folder), 2, **options) for kind in batch}
 
     assert kinds(num_workers=2) == {"JpegImageFile"}
-    assert kinds(num_workers=2, lazy=False) == {"JpegImageFile"}
+    assert kinds(num_workers=2, deferred=False) == {"JpegImageFile"}
     assert kinds(num_workers=0) == {"JpegImageFile"}
     assert kinds(num_workers=2, worker_kind="thread") == {"JpegImageFile"}
 
@@ -144,7 +144,7 @@ def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_pat
         (tmp_path / f"{i}.jpg").write_bytes(data[: len(data) // 2] if i == 3 else data)
     messages = []
     for lazy_images in (True, False):
-        loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, lazy=lazy_images)
+        loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, deferred=lazy_images)
         with pytest.raises(OSError, match="truncated") as caught:
             list(loader)
         messages.append(str(caught.value))
@@ -180,10 +180,17 @@ def test_explain_says_what_native_code_did_for_the_first_samples_of_a_dataset(fo
     assert images_line(text) == NONE_OPENED
 
 
-def test_explain_says_why_images_are_not_lazy(folder: Path) -> None:
+def test_the_argument_has_its_former_name_as_well(folder: Path) -> None:
+    with pytest.warns(FutureWarning, match="argument lazy is called deferred now") as warned:
+        loader = headrace.DataLoader(Listed(folder, AUGMENT), lazy=False)  # type: ignore[call-arg]
+    assert warned[0].filename == __file__
+    assert not loader.deferred
+
+
+def test_explain_says_why_images_are_not_deferred(folder: Path) -> None:
     dataset = Listed(folder, AUGMENT)
-    switched_off = images_line(headrace.DataLoader(dataset, lazy=False, num_workers=2))
-    assert switched_off == "images: Pillow decodes those that the dataset opens, because of lazy=False"
+    switched_off = images_line(headrace.DataLoader(dataset, deferred=False, num_workers=2))
+    assert switched_off == "images: Pillow decodes those that the dataset opens, because of deferred=False"
     not_here = (
         "images: Pillow decodes those that the dataset opens; native code does so in worker processes"
         " (num_workers=1 or more)"

@@ -143,13 +143,13 @@ class Opened(Dataset[Any]):
         return tensor
 
 
-@pytest.mark.parametrize("lazy", [True, False])
-def test_a_dataset_that_opens_mixed_formats_equals_torchs_loader(tmp_path: Path, lazy: Any) -> None:
+@pytest.mark.parametrize("deferred", [True, False])
+def test_a_dataset_that_opens_mixed_formats_equals_torchs_loader(tmp_path: Path, deferred: Any) -> None:
     mixed_folder(tmp_path)
     steps = [transforms.RandomResizedCrop((33, 40)), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     dataset = Opened(tmp_path, transforms.Compose(steps))
     torch.manual_seed(4)
-    ours = list(headrace.DataLoader(dataset, batch_size=7, num_workers=2, lazy=lazy))
+    ours = list(headrace.DataLoader(dataset, batch_size=7, num_workers=2, deferred=deferred))
     torch.manual_seed(4)
     assert same(ours, list(TorchDataLoader(dataset, batch_size=7, num_workers=2)))
 

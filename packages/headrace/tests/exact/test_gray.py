@@ -302,8 +302,8 @@ class Listed(Dataset[Any]):
         return self.transform(image.convert(self.mode)), index
 
 
-@pytest.mark.parametrize("lazy", [True, False], ids=str)
-def test_datasets_that_open_gray_images_themselves(folder: Path, turned: Path, *, lazy: Any) -> None:
+@pytest.mark.parametrize("deferred", [True, False], ids=str)
+def test_datasets_that_open_gray_images_themselves(folder: Path, turned: Path, *, deferred: Any) -> None:
     transform = v1.Compose([*SIZED, v1.ToTensor(), v1.Normalize((0.5,), (0.25,))])
     to_gray = v1.Compose([v1.Resize((40, 40)), v1.Grayscale(), v1.ColorJitter((2, 2)), v1.PILToTensor()])
     datasets_of = [
@@ -312,7 +312,7 @@ def test_datasets_that_open_gray_images_themselves(folder: Path, turned: Path, *
         Listed(turned, transform, "L", upright=True),
     ]
     for dataset in datasets_of:
-        loader: headrace.DataLoader[Any] = headrace.DataLoader(dataset, 7, num_workers=1, lazy=lazy)
+        loader: headrace.DataLoader[Any] = headrace.DataLoader(dataset, 7, num_workers=1, deferred=deferred)
         for found, expected in zip(loader, TorchDataLoader(dataset, 7), strict=True):
             assert found[0].shape[1] == 1
             assert all(map(torch.equal, found, expected))
@@ -413,7 +413,7 @@ def exif_of(image: Image.Image) -> torch.Tensor:
 
 def test_what_is_left_of_the_exif_data_is_what_pillow_leaves(turned: Path) -> None:
     for steps in ([ImageOps.exif_transpose], [v1.CenterCrop(1), v1.Grayscale()], [v1.Grayscale()]):
-        check(ImageFolder(str(turned), v1.Compose([*steps, exif_of])), batched=False, lazy=False)
+        check(ImageFolder(str(turned), v1.Compose([*steps, exif_of])), batched=False, deferred=False)
 
 
 def with_segments(*payloads: bytes) -> bytes:

@@ -66,10 +66,12 @@ def test_a_repeated_sample_is_replayed_by_its_occurrence() -> None:
     assert same([replay(loader, 3, occurrence=n) for n in range(3)], [made[0], made[2], made[3]])
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_lazily_opened_images_are_replayed_by_pillow(folder: Path, lazy: bool) -> None:
+@pytest.mark.parametrize("deferred", [False, True])
+def test_lazily_opened_images_are_replayed_by_pillow(folder: Path, deferred: bool) -> None:
     paths = [path for path, _ in ImageFolder(str(folder)).samples[:N]]
-    loader = headrace.DataLoader(Opened(paths), 3, num_workers=1, seed=2, lazy=lazy, collate_fn=untouched)
+    loader = headrace.DataLoader(
+        Opened(paths), 3, num_workers=1, seed=2, deferred=deferred, collate_fn=untouched
+    )
     made = samples_of(loader)
     assert same([replay(loader, index) for index in range(N)], made)
 

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable
 
 from headrace.deferred.images import install, uninstall
-from headrace.records import LazyCounts
+from headrace.records import DeferralCounts
 
 __all__ = ["install", "uninstall"]
 
 
-def start_worker() -> Callable[[], LazyCounts]:
-    """For a worker process: images are opened lazily, and torchvision's transforms record what is done to
+def start_worker() -> Callable[[], DeferralCounts]:
+    """For a worker process: images are deferred, and torchvision's transforms record what is done to
     them, but for what the program has replaced itself.
 
     Returns:
@@ -43,10 +43,10 @@ def start_worker() -> Callable[[], LazyCounts]:
     opened, made, notes = images.opened, conversion.made, own_code.start()
     first_opened, first_made = opened.count, made.count
 
-    def counts() -> LazyCounts:
+    def counts() -> DeferralCounts:
         own_code.stop()
         done = opened.count - first_opened, made.count - first_made
         seen = dict(notes.pixels), dict(notes.tensors)
-        return LazyCounts(*done, *seen, texts, *allowed, images.problem() or "", differing())
+        return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", differing())
 
     return counts

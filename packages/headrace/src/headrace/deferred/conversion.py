@@ -1,9 +1,9 @@
 """From images to tensors within a `Compose`: what its conversions and `Normalize` come to is done at once.
 
 `ToTensor` and what follows it treat every value by itself, so a table of 256 levels for each channel says
-what they do. Native code then decodes a lazy image, and does all that was recorded of it, straight into the
-tensor. That happens where the conversion stands: what the transforms return is an ordinary tensor, with the
-values, strides and type that torchvision gives it.
+what they do. Native code then decodes a deferred image, and does all that was recorded of it, straight into
+the tensor. That happens where the conversion stands: what the transforms return is an ordinary tensor, with
+the values, strides and type that torchvision gives it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the user's code that runs as Python on images and tensors, from the first samples of a worker.
 
-An image is lazy until somebody reads its pixels. Where that is a step of the user's own, it runs as Python on
-each image; so does any step that a `Compose` calls with a tensor. `explain()` names both.
+An image is deferred until somebody reads its pixels. If that is a step of the user's own, it runs as Python
+on each image; so does any step that a `Compose` calls with a tensor. `explain()` names both.
 """
 
 from __future__ import annotations

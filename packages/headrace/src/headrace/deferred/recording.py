@@ -1,10 +1,10 @@
-"""Makes torchvision's transforms record what they would do to a lazy image.
+"""Makes torchvision's transforms record what they would do to a deferred image.
 
 In worker processes these are replaced when they start, and nothing else is looked for or replaced. Nothing
 is replaced if the program has put a function of its own in place of any that this stands for
 (`headrace.transforms.patches`):
 
-- `PIL.Image.open` gives lazy images (`headrace.deferred.image`).
+- `PIL.Image.open` gives deferred images (`headrace.deferred.image`).
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
   get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
   functions stay what they are.
@@ -16,8 +16,8 @@ Where a transform comes from makes no difference: an attribute of the dataset or
 of the user's, a closure, or a function that a Hugging Face dataset calls.
 
 Transforms run as they are written. They draw their random numbers as before, from the generators that torch,
-NumPy and Python have in that worker; only then do they call one of these functions with a lazy image, which
-notes the call, with the numbers that were drawn. So every number is the one that would have been drawn
+NumPy and Python have in that worker; only then do they call one of these functions with a deferred image,
+which notes the call, with the numbers that were drawn. So every number is the one that would have been drawn
 without recording, and user code in between sees no difference. Calls with arguments of an unusual kind are
 not recorded: the original is called, and the image is decoded for it.
 """
@@ -166,7 +166,7 @@ KERNELS: dict[str, Callable[..., Found]] = {
 
 
 def _recorded(image: Any, found: Callable[..., Found], *args: Any, **kwargs: Any) -> Image.Image | None:
-    """The lazy image after a step; None where it isn't recorded."""
+    """The deferred image after a step; None where it isn't recorded."""
     if not images.may_record(image) or image.mode not in ("RGB", "L"):
         return None
     try:
@@ -196,7 +196,7 @@ NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, a
 
 
 def _calling(kind: type, transform: Callable[[Any, Image.Image], Any]) -> Function:
-    """`__call__` of `kind`, by `transform` for a lazy image where the object does what its class does."""
+    """`__call__` of `kind`, by `transform` for a deferred image where the object does what its class does."""
     above: Any = kind  # a subclass may have another class's __call__ between
 
     @functools.wraps(nn.Module.__call__)
@@ -277,7 +277,7 @@ _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
 
 
 def start() -> None:
-    """From now on torchvision's transforms record in this process what is done to lazy images, unless a
+    """From now on torchvision's transforms record in this process what is done to deferred images, unless a
     function was replaced that they call, or would."""
     if _undo or RECORDING in stopped_by(find_patched()):
         return

@@ -13,7 +13,7 @@ from headrace.config import READ_THREADS, LoaderConfig
 from headrace.order.batches import Batches, OrderedBatches, SampledBatches
 from headrace.order.shard import detect_rank
 from headrace.plan.segments import DatasetSegment, NativeSegment, Plan
-from headrace.records import LazyCounts
+from headrace.records import DeferralCounts
 
 MOST_NAMED = 4  # places in the user's code, of one kind
 
@@ -101,7 +101,7 @@ class Environment:
     batches: Batches
     seed: int | None = None
     seeded: bool = False
-    counts: LazyCounts | None = None
+    counts: DeferralCounts | None = None
     advice: tuple[int, str] | None = None
     residence: str = ""
     remote: str = ""
@@ -185,16 +185,16 @@ class Environment:
     def _images(self, plan: Plan) -> str:
         """Describes what native code does for a dataset whose own code makes the samples."""
         by_pillow, counts = "Pillow decodes those that the dataset opens", self.counts
-        if not self.config.lazy:
-            return f"{by_pillow}, because of lazy=False"
+        if not self.config.deferred:
+            return f"{by_pillow}, because of deferred=False"
         if not starts_processes(self.config, plan):
             return f"{by_pillow}; native code does so in worker processes (num_workers=1 or more)"
         if counts is None:
             return "not known yet; call explain() again after the first batch"
         if counts.problem:
             return f"{by_pillow}; native code can't do so here: {counts.problem}"
-        if not counts.lazy:
-            return f"{by_pillow}, because a function that lazy images stand for was replaced"
+        if not counts.deferred:
+            return f"{by_pillow}, because a function that deferred images stand for was replaced"
         if counts.tensors:
             seen = f"{counts.opened} images, {counts.tensors} tensors in the first batch of each worker"
             return f"native code decodes and transforms them, and writes the tensors ({seen})"

@@ -24,7 +24,7 @@ from torchvision.transforms.v2 import functional as F2  # noqa: N812
 from headrace._torch_compat import kernels_of, pil_functions
 
 # What ends if a function was replaced; plans that read images natively do in any case.
-IMAGES = "lazy images"
+IMAGES = "deferred images"
 RECORDING = "recording"  # of torchvision's transforms
 FORMAT = "this format"
 PLANS = "plans alone"  # workers call the function as written
@@ -82,7 +82,7 @@ def find_patched() -> list[tuple[Function, Any]]:
 
 
 def stopped_by(patched: list[tuple[Function, Any]]) -> set[str]:
-    """Returns what ends because functions were replaced. Without lazy images there is nothing to record."""
+    """Returns what ends because functions were replaced. Without such images there is nothing to record."""
     stopped = {function.stops for function, _ in patched}
     return stopped | {RECORDING} if IMAGES in stopped else stopped
 
@@ -101,7 +101,7 @@ def _is_in(name: str | None, module: str) -> bool:
 
 # --- the table -------------------------------------------------------------------------------------------
 
-# What lazy images do themselves, and what Pillow does on its way to the same pixels.
+# What deferred images do themselves, and what Pillow does on its way to the same pixels.
 METHODS = (
     *("__array_interface__", "__eq__", "__exit__", "__getstate__", "__setstate__", "_copy", "_crop", "_new"),
     *("close", "convert", "copy", "crop", "filter", "frombytes", "im", "load", "point", "reduce", "resize"),

@@ -29,7 +29,7 @@ from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
 from headrace.order.epoch import StreamState
-from headrace.records import LazyCounts
+from headrace.records import DeferralCounts
 from headrace.sources.source import source_of
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
@@ -107,7 +107,7 @@ class WorkerPool:
         guard: Guard,
         seeding: Seeding,
         deaths: Deaths,
-        measured: Callable[[LazyCounts], None],
+        measured: Callable[[DeferralCounts], None],
     ) -> None:
         self.config = config
         self.depth = config.num_workers * (config.prefetch_factor or 1)
@@ -144,7 +144,7 @@ class WorkerPool:
             "worker_init_fn": config.worker_init_fn,
             "guard": guard,
         }
-        if config.lazy and self._method == "fork" and "PIL.Image" in sys.modules:
+        if config.deferred and self._method == "fork" and "PIL.Image" in sys.modules:
             importlib.import_module("headrace.deferred.recording")  # here once, rather than in every worker
         if config.pin_memory:
             device = torch.accelerator.current_device_index()
@@ -361,8 +361,8 @@ class WorkerPool:
     def _arrived(self, worker: _Worker, message: Message) -> None:
         self._deaths.progress()
         self._nbytes[message.number] = message.nbytes
-        if message.lazy is not None:
-            self._measured(message.lazy)
+        if message.deferral is not None:
+            self._measured(message.deferral)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
         arrived: Any = _Arrived(worker.inbox, message)
@@ -403,7 +403,7 @@ class WorkerPool:
                 parts=self._members.parts,
                 on_error=self.config.on_error,
                 progress=self.progress,
-                lazy=self.config.lazy,
+                deferred=self.config.deferred,
             )
             process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
             try:

@@ -14,7 +14,7 @@ from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.order.batches import IndexBatch
-from headrace.records import LazyCounts, Work
+from headrace.records import DeferralCounts, Work
 
 
 class WorkerStream(PythonStream):
@@ -100,7 +100,7 @@ class WorkerPools:
 
     def __init__(self) -> None:
         # By worker. A pool adds to it, and doesn't keep this object, which keeps the pool.
-        self._lazy_counts: list[LazyCounts] = []
+        self._deferral_counts: list[DeferralCounts] = []
         self._work: Progress | None = None  # of the processes started last
         self._idle: WorkerPool | None = None
         self._deaths = Deaths()
@@ -126,16 +126,16 @@ class WorkerPools:
             pool.close()
             pool = None
         if pool is None:
-            self._lazy_counts = []
-            pool = WorkerPool(config, guard, seeding, self._deaths, self._lazy_counts.append)
+            self._deferral_counts = []
+            pool = WorkerPool(config, guard, seeding, self._deaths, self._deferral_counts.append)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
 
     @property
-    def lazy_counts(self) -> LazyCounts | None:
+    def deferral_counts(self) -> DeferralCounts | None:
         """Counts of how the latest processes made their first samples, or None if unknown."""
-        counts = self._lazy_counts
+        counts = self._deferral_counts
         return sum(counts[1:], counts[0]) if counts else None
 
     @property

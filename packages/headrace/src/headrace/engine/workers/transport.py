@@ -29,7 +29,7 @@ import torch
 from headrace._native.deferred import Piece, piece_at, render_pieces
 from headrace.engine.slots import is_plain
 from headrace.errors import ConfigError
-from headrace.records import LazyCounts
+from headrace.records import DeferralCounts
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -139,7 +139,7 @@ class Message:
     new: Sequence[tuple[int, int]]  # the same of segments that the parent doesn't know yet; with files
     dropped: Sequence[int]  # numbers of segments that the worker won't use again
     ended: bool = False  # whether the worker's `IterableDataset` has ended, and there is no batch
-    lazy: LazyCounts | None = None  # how the samples of a worker's first batch were made
+    deferral: DeferralCounts | None = None  # how the samples of a worker's first batch were made
 
     @property
     def nbytes(self) -> int:

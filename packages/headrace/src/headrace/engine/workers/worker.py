@@ -27,7 +27,7 @@ from headrace.engine.slots import batch_memory, share_batches, stacking
 from headrace.engine.workers.transport import Channel, Message, Outbox
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
-from headrace.records import LazyCounts
+from headrace.records import DeferralCounts
 
 KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
@@ -95,7 +95,7 @@ class WorkerStart:
     parts: Any  # dataset, collate_fn, worker_init_fn and the guard, by fork; else what loads them
     on_error: str
     progress: Progress
-    lazy: bool  # whether images are lazy, and torchvision's transforms record what they do
+    deferred: bool  # whether images are deferred, and torchvision's transforms record what they do
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -157,7 +157,7 @@ class _Worker:
         self._guarded: ErrorPolicyDataset | IterableBatches | None = None
         self._error: Exception | None = None
         self._warm = False  # the first batch includes imports, and files that are opened
-        self._lazy_counts: Callable[[], LazyCounts] | None = None  # of the first batch
+        self._deferral_counts: Callable[[], DeferralCounts] | None = None  # of the first batch
 
     def serve(self) -> None:
         """Until the parent closes its end, or is gone."""
@@ -196,10 +196,10 @@ class _Worker:
         except StopIteration as error:
             raise RuntimeError(STOPPED.format("worker_init_fn")) from error
         # Last, as what user_init replaces is left alone. To import it for nothing would take a while.
-        if start.lazy and "PIL.Image" in sys.modules:
+        if start.deferred and "PIL.Image" in sys.modules:
             from headrace import deferred
 
-            self._lazy_counts = deferred.start_worker()
+            self._deferral_counts = deferred.start_worker()
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:
@@ -230,9 +230,9 @@ class _Worker:
             self._warm = True
             if packed is not None:
                 message, files = packed
-                if self._lazy_counts is not None:
-                    message = replace(message, lazy=self._lazy_counts())
-                    self._lazy_counts = None
+                if self._deferral_counts is not None:
+                    message = replace(message, deferral=self._deferral_counts())
+                    self._deferral_counts = None
                 self._send(message, files)
         except Cancelled:
             pass
