@@ -5,7 +5,8 @@ Fix: fill the buckets once.
 """
 
 # expected: sampler
-# names: make_buckets
+# names: TokenBuckets
+# advises: once, when the sampler is made
 
 import argparse
 import random

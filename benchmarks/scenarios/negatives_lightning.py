@@ -5,7 +5,7 @@ Fix: draw as many as `limit_train_batches` takes.
 """
 
 # expected: sampler
-# names: draw_pairs
+# names: ByPopularity
 # advises: draw only as many as are used
 
 import argparse

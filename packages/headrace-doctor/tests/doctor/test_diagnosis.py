@@ -363,6 +363,7 @@ LINES = [
     ("dataset:f (set.py:3)", 0.0, "for token in tokens:", "replace the loop by one operation", 0),
     ("dataset:f (set.py:3)", 0.0, "buffer = np.zeros((9000, 9000))", "allocate the buffer once", 0),
     ("dataset:f (set.py:3)", 0.0, "return model(x)", "compute f (set.py:3) before the training", 0),
+    ("transform:Paste", 0.0, "images = pickle.load(stream)", "load it once per worker", 0),
     ("dataset:TensorDataset", 0.0, "", "pick whole batches", 0),
     ("transform:Shrink", 0.0, "image = image.resize((64, 64))", "store the images in the size", 0),
 ]

@@ -115,6 +115,9 @@ ACTIONS = (
 )
 
 
+OF_SAMPLERS = ("sorts", "draws random numbers")  # what a sampler need not do for each batch
+
+
 def action_of(stage: StageCost) -> Action | None:
     """Returns what the busiest line of a stage does, or None if that is not known."""
     text = stage.line.partition(": ")[2] or stage.name
@@ -138,12 +141,14 @@ def remedy_for(stage: StageCost, otherwise: str) -> tuple[str, ...]:
     action = action_of(stage) if stage.line_share >= LINE_THAT_MATTERS or not stage.line else None
     if action is None and stage.kind == "read" and stage.waiting < MOSTLY:
         return (NOT_WAITING,)
-    if action is None:
+    if action is None or (stage.kind == "sampler" and action.does not in OF_SAMPLERS):
         sentence, *more = otherwise.format(name=stage.name).splitlines()
         return (sentence, *(f" {line}" for line in more))
     once = ONCE in action.remedy + action.again
     patch = kept(stage.line.partition(": ")[2].partition(" → ")[0]) if once else ()
-    return (action.again if patch and action.again else action.remedy, *patch)
+    # A transform does not know which sample it gets.
+    same = action.again and (patch or stage.kind == "transform")
+    return (action.again if same else action.remedy, *patch)
 
 
 def kept(text: str) -> tuple[str, ...]:

@@ -543,7 +543,7 @@ VERDICTS = (
         "sampler",
         "the sampler",
         costly_sampler,
-        remedy="compute the order once for several epochs, or draw many indices at once",
+        remedy="compute what stays the same once, when the sampler is made, and draw many indices at once",
         stages=("sampler",),
     ),
     Verdict("straggler", "single samples that take long", smoother),
