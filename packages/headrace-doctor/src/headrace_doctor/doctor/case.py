@@ -16,7 +16,6 @@ from headrace_doctor.doctor.model import (
     parts_looked_at,
     per_sample,
     sample_durations,
-    sampler_seconds,
     stage_costs,
     standard_error,
     step_parts,
@@ -198,7 +197,7 @@ def case_of(observation: Observation) -> Case | None:
         costs=costs,
         actual=whole,
         steady=steady,
-        choosing=sampler_seconds(observation, actual),
+        choosing=sampler_seconds(observation, loader, actual),
         irregular=irregular,
         stall=actual.stall,
         slowdown=slowdown,
@@ -259,13 +258,23 @@ def least_step(observation: Observation, phase: Phase | None) -> float:
 
 def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
     """Seconds of a sample that go to starting epochs, or 0 if none began, or their length isn't known."""
-    starts, batches = starts_of(loader, phase), loader.batches
-    if len(phase.startups) > 1:  # the script may leave its loop before the loader ends
-        seen = max(1, len(phase.waits) // len(phase.startups))
-        batches = min(seen, batches or seen)
-    if not starts or not batches:
+    starts = starts_of(loader, phase)
+    if not starts or not loader.batches:
         return 0.0
-    return statistics.median(starts) / (batches * statistics.fmean(phase.samples))
+    return statistics.median(starts) / (loader.batches * statistics.fmean(phase.samples))
+
+
+def sampler_seconds(observation: Observation, loader: LoaderFacts, actual: Phase) -> float:
+    """Seconds of a sample in which the training thread chooses samples.
+
+    With the loader alone it is looked at often, but epochs are started in the script as it is. Whatever it
+    chooses is waited for.
+    """
+    chosen = max(
+        sum(stage.seconds_per_sample for stage in stage_costs(observation, name) if stage.kind == "sampler")
+        for name in (SUPPLY, ACTUAL)
+    )
+    return min(chosen, sum(actual.waits) / max(1, sum(actual.samples)) + start_of_epoch(loader, actual))
 
 
 def starts_of(loader: LoaderFacts, phase: Phase) -> list[float]:

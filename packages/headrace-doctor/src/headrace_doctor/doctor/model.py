@@ -219,19 +219,6 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     return found | {key: scale * share for key, share in rest.items()}
 
 
-def sampler_seconds(observation: Observation, actual: Phase) -> float:
-    """Seconds of a sample in which the training thread chooses samples.
-
-    With the loader alone it is looked at often, but epochs are started in the script as it is. Whatever it
-    chooses is waited for.
-    """
-    chosen = max(
-        sum(stage.seconds_per_sample for stage in stage_costs(observation, name) if stage.kind == "sampler")
-        for name in (SUPPLY, ACTUAL)
-    )
-    return min(chosen, (sum(actual.waits) + sum(actual.startups)) / max(1, sum(actual.samples)))
-
-
 def part_name(key: str) -> str:
     """The name of a part of the step for readers."""
     return PART_NAMES.get(key, key.removeprefix("code:"))

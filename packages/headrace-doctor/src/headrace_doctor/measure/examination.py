@@ -175,6 +175,11 @@ class Examination:
                     return
                 wait = time.perf_counter() - asked
                 loop.waits += wait
+        except GeneratorExit:  # the script left its loop, as it will in other epochs
+            if self._subject is None:
+                watched.facts.batches = loop.batches + 1
+                watched.phase.epochs_ended += 1
+            raise
         finally:
             watched.loop.add(loop)
 

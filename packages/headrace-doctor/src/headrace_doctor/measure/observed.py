@@ -74,7 +74,7 @@ class LoaderFacts:
     code: str  # as a call: "DataLoader(ImageFolder of 2,000, batch_size=64, num_workers=4)"
     where: str  # "train.py:41", where the script iterates over it
     arguments: dict[str, Any]  # num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, …
-    batches: int | None  # of an epoch, or None if not known
+    batches: int | None  # of an epoch, also if the script leaves it early, or None if not known
     samples: int | None  # of the dataset, or None if not known
     batch_nbytes: int = 0  # of the tensors of one batch
     first_batch_seconds: float = 0.0  # from the first iter() to its first batch
