@@ -101,6 +101,18 @@ def test_each_transform_is_recorded_and_gives_its_own_pixels(name: str) -> None:
         assert same(ours, pipeline(image=other.copy())["image"])
 
 
+@pytest.mark.usefixtures("recording")
+def test_functions_that_change_their_image_still_do() -> None:
+    albucore = importlib.import_module("albucore")
+    table = np.arange(255, -1, -1, dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    for inplace in (True, False):
+        late = cv2.imdecode(cv2.imencode(".png", pixels)[1], cv2.IMREAD_COLOR)
+        result = albucore.sz_lut(late, table, inplace)
+        assert np.array_equal(result, 255 - pixels)
+        assert np.array_equal(late, 255 - pixels if inplace else pixels)
+
+
 def test_explain_says_what_runs_natively(files: Any) -> None:
     from support.opencv_datasets import Augmented
 

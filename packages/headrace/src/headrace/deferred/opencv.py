@@ -182,7 +182,11 @@ def by_levels(original: Function) -> Function:
     def values_of(color: bool, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
         given = [_thawed(each) for each in args], {name: _thawed(value) for name, value in kwargs}
         wide, narrow = (each if color else each[..., 0] for each in (LEVELS, NARROW))
-        values = original(wide.copy(), *given[0], **given[1]).reshape(256, -1)
+        pixels = wide.copy()
+        values = original(pixels, *given[0], **given[1])
+        if np.shares_memory(values, pixels) or not np.array_equal(pixels, wide):
+            return None  # it changes its image, or gives that back
+        values = values.reshape(256, -1)
         # What OpenCV computes in vectors may be rounded otherwise than what is left at the end of a row.
         same = original is not _originals["convertScaleAbs"] or np.array_equal(
             values, original(narrow, *given[0], **given[1]).reshape(256, -1)
