@@ -456,3 +456,12 @@ def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> No
         installing()
         results.append(outcome(lambda: Image.open(io.BytesIO(data)).crop((0, 0, 60, 47))))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("filter", list(Image.Resampling), ids=lambda filter: filter.name)
+def test_resizes_by_every_filter(filter: Image.Resampling) -> None:
+    images = both(FILES["a photograph"]())
+    ours, theirs = (
+        image.convert("RGB").resize((37, 21), filter).resize((50, 60), filter) for image in images
+    )
+    assert ours == theirs

@@ -38,7 +38,8 @@ from headrace.transforms.resize import Resize
 
 Box = tuple[int, int, int, int]
 
-FILTERS = frozenset(Image.Resampling)
+# Of a resize, those that native code has; Pillow 13 has more.
+FILTERS = frozenset(range(Image.Resampling.HAMMING + 1))
 # Ops on pixels that keep the size, and that native code does with all numbers that are recorded.
 ALWAYS_DONE = frozenset((ChannelPermutation, ColorJitter, Grayscale, HorizontalFlip, VerticalFlip))
 
