@@ -173,16 +173,18 @@ def table_rows(script: Script, data: Path, place: Path, seconds: float) -> list[
     explained = run(script.command(data, 1, "explain"), place / "explain").stdout
     compared = run(script.command(data, 1, "run", "--compare", str(seconds)), place / "compare").stdout
     blocks = re.split(r"^(?=\S+:\d+$)", explained, flags=re.MULTILINE)
-    ratios = dict(re.findall(r"^(\S+:\d+)\n.*: (\S+) times as fast", compared, re.MULTILINE))
+    ratios: dict[str, list[str]] = {}  # by line, which may create several loaders
+    for line, ratio in re.findall(r"^(\S+:\d+)\n.*: (\S+) times as fast", compared, re.MULTILINE):
+        ratios.setdefault(line, []).append(ratio)
     rows = []
     for block in blocks:
         plan = re.search(r"^(\S+:\d+)\nplan: (\w+)", block)
         if plan is None:
             continue
         images = re.search(r"^images: (.*)", block, re.MULTILINE)
-        line = f"{Path(plan[1]).name}"
-        text = images[1] if images else ""
-        rows.append(f"| {script.name} | {line} | {plan[2]} | {text} | {ratios.get(plan[1], '')} |")
+        text, ratio = images[1] if images else "", ratios.get(plan[1])
+        times = ratio.pop(0) if ratio else ""
+        rows.append(f"| {script.name} | {Path(plan[1]).name} | {plan[2]} | {text} | {times} |")
     return rows or [f"| {script.name} | no loader of torch's class | | | |"]
 
 
