@@ -289,6 +289,15 @@ struct Call {
     c10::OperatorHandle op;
     Stack stack;
 
+    void run() { run(op, stack); }
+
+    // Arguments are kept until the results are taken: an operation that returns several of them returns references,
+    // which torch copies after it has dropped the arguments.
+    static void run(const c10::OperatorHandle& op, Stack& stack) {
+        const Stack arguments = stack;
+        op.callBoxed(&stack);
+    }
+
     bool returns_arguments(size_t i) const {
         auto* alias = op.schema().returns()[i].alias_info();
         return alias != nullptr && alias->isWrite();
@@ -318,7 +327,7 @@ std::optional<Stack> shapes_of(const Call& call, const Stack& arguments) {
     }
     try {
         at::AutoDispatchBelowADInplaceOrView guard;
-        call.op.callBoxed(&stack);
+        Call::run(call.op, stack);
     } catch (const std::exception&) {
         return std::nullopt;
     }
@@ -358,7 +367,7 @@ void queue_call(const std::shared_ptr<Call>& call, const std::vector<IValue>& ma
         }
     }
     push(device, [call, targets = std::move(targets)] {
-        call->op.callBoxed(&call->stack);
+        call->run();
         for (size_t i = 0; i < targets.size(); ++i) fill_from(targets[i], call->stack[i]);
     });
 }
@@ -368,7 +377,7 @@ void wait_for_call(const std::shared_ptr<Call>& call, std::vector<IValue>& made,
     std::exception_ptr error;
     push(device, [call, &error] {
         try {
-            call->op.callBoxed(&call->stack);
+            call->run();
         } catch (...) {
             error = std::current_exception();
         }

@@ -198,8 +198,8 @@ def test_generators_follow_their_seeds(gpu: torch.device) -> None:
 def test_an_error_on_a_stream_comes_with_the_next_wait(gpu: torch.device) -> None:
     torch.ones(3, device=gpu).index_select(0, torch.tensor([5], device=gpu))
     with pytest.raises(RuntimeError, match=r"on a stream of the simulated accelerator: .*out of range"):
-        torch.accelerator.synchronize()
-    torch.accelerator.synchronize()
+        torch.accelerator.current_stream().synchronize()
+    torch.accelerator.current_stream().synchronize()
 
 
 def test_a_fork_can_use_nothing_and_spoils_nothing(gpu: torch.device) -> None:
