@@ -221,6 +221,16 @@ def test_memory_that_is_not_torchs_cannot_be_made_larger_in_place() -> None:
         x.resize_(4, HEIGHT, WIDTH)
 
 
+def test_a_stack_may_be_larger_than_an_image() -> None:
+    chain = whole().resized((1600, 1600), 0)
+    tensors = [made("float32 CHW", "tensor", chain) for _ in range(3)]
+    stack = arrays.stacked(tensors)
+    assert stack is not None
+    assert untouched(stack)
+    assert stack.nbytes > memory.MOST_NBYTES
+    assert torch.equal(stack, torch.stack(tensors))
+
+
 def test_nothing_is_left_of_an_array_that_is_gone() -> None:
     gc.collect()
     before = memory.counts().live, len(memory._pieces)

@@ -83,7 +83,7 @@ class Space {
     Stack warm;   // hidden memory with pages
     Stack empty;  // hidden memory without
   };
-  static constexpr int kSizes = 6;
+  static constexpr int kSizes = 7;
 
   const Sizes& sizes_of(uint32_t number) const;
   Sizes& sizes_of(uint32_t number) {

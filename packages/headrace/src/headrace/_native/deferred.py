@@ -15,7 +15,8 @@ import numpy.typing as npt
 from headrace._native import abi, ffi, render
 from headrace.errors import NativeError
 
-MOST_NBYTES = (64 << 20) - 128  # of one piece of deferred memory
+MOST_NBYTES = (64 << 20) - 128  # of one image in deferred memory
+MOST_STACKED_NBYTES = (512 << 20) - 128  # of a stack of several
 UNTOUCHED, WANTED, FILLED = 1, 2, 3  # states of memory; 0: it isn't deferred
 
 

@@ -142,7 +142,7 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
     whole = (len(tensors), *shape)
     strides = [math.prod(whole[i + 1 :]) * dtype.itemsize for i in range(len(whole))]
     nbytes = whole[0] * strides[0]
-    if None in fills or nbytes > deferred.MOST_NBYTES:
+    if None in fills or nbytes > deferred.MOST_STACKED_NBYTES:
         return None
     memory = deferred.Piece(fills, nbytes, layout=0 if "CHW" in axes else 1).take()
     return None if memory is None else tensor_on(memory, dtype, whole, strides)
