@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -67,12 +67,14 @@ def floats(low: float, high: float) -> st.SearchStrategy[float]:
 @st.composite
 def affine(draw: Any) -> Any:
     numbers = [draw(floats(-1.5, 1.5)) for _ in range(4)]
+    # OpenCV takes minutes for pixels that come from far outside of an image that is reflected.
+    assume(abs(numbers[0] * numbers[3] - numbers[1] * numbers[2]) > 0.1)
     return np.array([[*numbers[:2], draw(floats(-50, 50))], [*numbers[2:], draw(floats(-50, 50))]])
 
 
 @st.composite
 def perspective(draw: Any) -> Any:
-    return np.vstack([draw(affine()), [draw(floats(-1e-3, 1e-3)), draw(floats(-1e-3, 1e-3)), 1.0]])
+    return np.vstack([draw(affine()), [draw(floats(-2e-4, 2e-4)), draw(floats(-2e-4, 2e-4)), 1.0]])
 
 
 def call(name: str, *arguments: Any) -> st.SearchStrategy[Call]:
