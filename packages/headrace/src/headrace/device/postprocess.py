@@ -40,6 +40,8 @@ class Postprocess:
         if self._values is not None:
             if self._table is None or self._table.device != images.device:
                 self._table = self._values.to(images.device)
+            if images.device.type not in ("cpu", "mps"):  # dropped early, perhaps
+                self._table.record_stream(torch.accelerator.current_stream(images.device))
             images = look_up_batch(images, self._table, segment.memory_format)
         else:
             images = images.contiguous(memory_format=segment.memory_format)
