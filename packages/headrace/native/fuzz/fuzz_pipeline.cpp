@@ -51,7 +51,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hr_pipeline pipeline = {};
   pipeline.gray = choices[0] / 32 % 2;
   pipeline.upright = choices[0] / 64 % 2;
-  pipeline.opaque = choices[4] / 2 % 2;
   pipeline.channels = choices[0] / 128 % 2 != 0 ? 1 : 3;
   pipeline.ops = ops.data();
   pipeline.op_count = static_cast<int32_t>(ops.size());

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 22
+#define HR_ABI_VERSION 23
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -81,7 +81,6 @@ typedef struct hr_pipeline {
   int32_t upright; /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
   int32_t views;   /* images that a sample consists of, which the ops give one below the other and
                     * which are stored one after the other, each of height / views; 0: one */
-  int32_t opaque;  /* 1: files that may name a transparent color are HR_UNSUPPORTED */
   int64_t max_pixels; /* images with more are HR_TOO_LARGE; 0: no limit */
   const void* table;  /* [channels][256] of dtype; NULL: the levels themselves (uint8 only) */
 } hr_pipeline;

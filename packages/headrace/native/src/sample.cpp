@@ -118,8 +118,6 @@ Code SampleMaker::prepare(const hr_request& request, int64_t position, const Byt
   Code code = open_sample(request, index, bytes, &decoder_, &stored_size_, tally);
   orientation_ = Orientation();
   const bool is_file = request.source->height == 0;
-  if (code == Code::kOk && is_file && pipeline.opaque != 0 && decoder_.has_transparent_color())
-    return Code::kUnsupported;
   const bool upright = pipeline.upright != 0 && is_file;
   if (code == Code::kOk && upright && !decoder_.read_orientation(&orientation_))
     return Code::kUnsupported;

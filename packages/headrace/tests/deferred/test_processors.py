@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
+from torchvision import datasets
 
 import headrace
 from support.jpegs import cmyk, image_folder, jpeg
@@ -142,6 +143,15 @@ def test_gray_and_transparent_images_are_what_the_processor_makes_of_them(
     process = Processing(transformers.CLIPImageProcessor(do_convert_rgb=do_convert_rgb))
     kept = [path for path in files if do_convert_rgb or mode_of(path) == "RGB"]
     assert_equal(Images(kept, process, convert=False), batch_size=1)
+
+
+@pytest.mark.parametrize("name", ["CLIP", "ConvNeXT"])
+def test_a_folder_with_a_processor_as_its_transform_gets_its_values(name: str, files: list[Path]) -> None:
+    process = Processing(PROCESSORS[name]())
+    folder = datasets.ImageFolder(str(files[0].parent.parent), lambda image: process(image)["pixel_values"])
+    loader = headrace.DataLoader(folder, 5, num_workers=1)
+    for (ours, _), (theirs, _) in zip(loader, torch.utils.data.DataLoader(folder, 5), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 class Brighter(transformers.ViTImageProcessor):

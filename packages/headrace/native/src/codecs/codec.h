@@ -53,9 +53,6 @@ class Codec {
 
   // Whether red, green and blue of that file are equal everywhere for sure.
   virtual bool is_gray() const { return false; }
-
-  // Whether that file may name a transparent color, which Pillow remembers after convert("RGB").
-  virtual bool has_transparent_color() const { return false; }
 };
 
 // A row of the table of formats.

@@ -25,7 +25,6 @@ class ImageDecoder {
     return codec_->read_orientation(orientation);
   }
   bool is_gray() const { return codec_->is_gray(); }
-  bool has_transparent_color() const { return codec_->has_transparent_color(); }
   Code decode_damaged(const ImageView& out) { return codec_->decode_damaged(out); }
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
     return codec_->decode(allowed, rect, out, decoder);

@@ -242,7 +242,6 @@ class PngCodec final : public Codec {
   bool is_gray() const override {
     return header_.color_type == png::kGray || header_.color_type == png::kGrayAlpha;
   }
-  bool has_transparent_color() const override { return header_.transparent_color; }
 
  private:
   void read_colors();

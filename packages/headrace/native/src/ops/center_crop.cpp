@@ -6,9 +6,8 @@
 namespace headrace {
 namespace {
 
-// Places of the parameters: the size, how the image is padded where it is smaller, and whether
-// halves of a pixel are rounded down.
-enum : int { kHeight, kWidth, kMode, kFill, kRoundsDown = kFill + 3 };
+// Places of the parameters: the size, and how the image is padded where it is smaller.
+enum : int { kHeight, kWidth, kMode, kFill };
 
 const char* check(const double* p) {
   if (!is_edge(p[kHeight]) || !is_edge(p[kWidth])) return "a crop's size is out of range";
@@ -22,19 +21,15 @@ Code cut(const double* p, int left, int top, Folder* folder) {
 }
 
 // torchvision pads by halves, rounded down on the left and top, and rounds a crop's place as
-// Python's round(): halves go to the even neighbour, which is nearbyint's default. transformers
-// rounds them down.
-int start(int have, int want, bool rounds_down) {
+// Python's round(): halves go to the even neighbour, which is nearbyint's default.
+int start(int have, int want) {
   if (want > have) return -((want - have) / 2);
-  if (rounds_down) return (have - want) / 2;
   return static_cast<int>(std::nearbyint((have - want) / 2.0));
 }
 
 Code fold(const double* p, const double*, Folder* folder) {
   const Size in = folder->size();
-  const bool down = p[kRoundsDown] != 0;
-  return cut(p, start(in.width, as_int(p[kWidth]), down),
-             start(in.height, as_int(p[kHeight]), down), folder);
+  return cut(p, start(in.width, as_int(p[kWidth])), start(in.height, as_int(p[kHeight])), folder);
 }
 
 // --- crop_or_pad: the window anywhere in the image, or the image anywhere in the window. v: top

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 22
+ABI_VERSION = 23
 STAGES = 5
 DECODERS = 8
 INFLATED = 1 << 30  # beside the decoders
@@ -74,7 +74,7 @@ class Pipeline(Structure):
     _fields_ = (
         ("ops", POINTER(Op)),
         *_fields("int32_t op_count, height, width, dtype, layout, pillow_vertical_first; uint32_t decoders"),
-        *_fields("int32_t channels, gray, upright, views, opaque; int64_t max_pixels; void* table"),
+        *_fields("int32_t channels, gray, upright, views; int64_t max_pixels; void* table"),
     )
 
 

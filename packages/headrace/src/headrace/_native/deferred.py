@@ -115,7 +115,7 @@ def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
 
 # hr_image_fill, and the hr_pipeline that it points to: to pack their fields takes a fifth of the time that
 # ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
-_LAYOUT = struct.Struct("=3Q18i3Q" + "Q12iqQ")
+_LAYOUT = struct.Struct("=3Q18i3Q" + "Q11i4xqQ")
 _PIPELINE_AT = ctypes.sizeof(abi.ImageFill)
 _NO_PIXELS = (0, 0, 0)
 _BLOCK: Any = ctypes.c_char * _LAYOUT.size

@@ -209,7 +209,7 @@ class Pipeline:
         self._keep = keep
         self.struct = abi.Pipeline(
             *(self._ops, len(ops), height, width, dtype, nhwc, pillow_vertical_first),
-            *(decoders, channels, gray, upright, 1, 0, max_pixels, table),
+            *(decoders, channels, gray, upright, 1, max_pixels, table),
         )
         self.pointer = ctypes.pointer(self.struct)
 

@@ -15,7 +15,6 @@ from headrace.errors import SampleError
 from headrace.plan.pointwise import look_up
 from headrace.plan.segments import NativeSegment
 from headrace.records import Draw, SampleKey
-from headrace.transforms.hf_processors import OverWhite
 from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import ImageOp, flat, replay
 
@@ -43,7 +42,6 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
         upright=plan.upright,
     )
     pipeline.struct.views = plan.views
-    pipeline.struct.opaque = any(isinstance(op, OverWhite) for op in plan.ops)
     return pipeline
 
 

@@ -15,7 +15,6 @@ from headrace.records import Mode
 from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.colors import Grayscale
-from headrace.transforms.hf_processors import find_processor, processing_steps
 from headrace.transforms.levels import ExifTranspose, Identity, ToPureTensor, ToRGB, ToTensor
 from headrace.transforms.lookup import is_container, read_op, steps_of
 from headrace.transforms.op import (
@@ -45,7 +44,6 @@ VARYING_CHANNELS = "gives images of one channel or of three, by chance"
 NOT_LAST = "erases before other steps; put it at the end"
 OF_SEVERAL = "comes after a crop into several images"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
-NOT_ON_IMAGES = "comes after a step that may not give an image"
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +227,7 @@ def _read_all(transform: Any) -> list[_Item]:
     """The transforms inside containers, in the order in which they are called."""
     items: list[_Item] = []
     for each in _flat(transform):
-        if isinstance(each, _Item):
-            items.append(each)
-        else:
-            items += _read_processing(each, items) or [_read(each, items)]
+        items.append(each if isinstance(each, _Item) else _read(each, items))
     return items
 
 
@@ -270,32 +265,6 @@ def _read(transform: Any, before: Sequence[_Item]) -> _Item:
         return _Item(transform, text=text, problem=str(verdict))
     except Exception as error:
         return _unreadable(transform, error)
-
-
-def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | None:
-    """The steps of a function that calls a Hugging Face image processor, or None for all others."""
-    try:
-        found = find_processor(transform)
-        if found is None:
-            return None
-        if not all(map(_gives_an_image, before)):
-            raise NoNativeForm(NOT_ON_IMAGES)
-        steps = processing_steps(transform, *found)
-    except NoNativeForm as verdict:
-        text = located(describe_callable(transform), transform)
-        return [_Item(transform, text=text, problem=str(verdict))]
-    except Exception as error:  # code of other people's, as in _read
-        return [_unreadable(transform, error)]
-    items: list[_Item] = []
-    for step, op in steps:
-        known = None if op is None else _Item(step, op, text=str(op), on_levels=True)
-        items.append(known or _read(step, items))
-    return items
-
-
-def _gives_an_image(item: _Item) -> bool:
-    known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
-    return known and not item.problem and _views_of([item]) == 1
 
 
 def _gives_levels(items: Sequence[_Item]) -> bool:

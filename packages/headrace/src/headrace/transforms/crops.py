@@ -63,10 +63,7 @@ class _Window(SizedOp):
 
 @dataclass(frozen=True)
 class CenterCrop(_Window):
-    """The middle of the input. Half a pixel is rounded to an even number, or with `rounds_down` down, as
-    transformers does. It is timm's CenterCropOrPad, too."""
-
-    rounds_down: bool = False
+    """The middle of the input, at a place rounded to even numbers. It is timm's CenterCropOrPad, too."""
 
     native = "center_crop"
     matches = (v1.CenterCrop, v2.CenterCrop)
@@ -88,9 +85,6 @@ class CenterCrop(_Window):
             raise NoNativeForm(TENSOR_PIXELS)
         return cls.read(transform)
 
-    def params(self) -> tuple[float, ...]:
-        return (*super().params(), self.rounds_down)
-
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         if before == self.extent(before):
             return Settled(None, before, NO_EFFECT)
@@ -102,9 +96,6 @@ class CenterCrop(_Window):
         if wide or high:
             sides = [wide // 2, high // 2, (wide + 1) // 2, (high + 1) // 2]
             image = F.pad(image, sides, fill=self.fill, padding_mode=self.padding_mode)
-        if self.rounds_down:
-            top, left = (image.height - self.height) // 2, (image.width - self.width) // 2
-            return F.crop(image, top, left, self.height, self.width)
         return F.center_crop(image, [self.height, self.width])
 
 

@@ -15,9 +15,8 @@ import re
 import textwrap
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
-from itertools import product
-from types import CodeType, FunctionType, MethodType, ModuleType
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -98,16 +97,14 @@ def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
     place = next((i for i, each in enumerate(mro) if i and known(each)), None)
     if place is None or mro[place:] != mro[place].__mro__ or type(cls) is not type(mro[place]):
         return None
-    return None if adds_to(cls, mro[place]) else mro[place]
+    return None if _changes(cls, mro[place]) else mro[place]
 
 
-def adds_to(cls: type, base: type, *, settings: bool = False) -> list[str]:
-    """Names of what `cls` has that could change what `base` does: methods that `base` has, special methods,
-    properties, and other values of its constants unless these are `settings`."""
+def _changes(cls: type, base: type) -> bool:
+    """Returns whether `cls` has what could change what `base` does: methods that `base` has, special methods,
+    properties, and other values of its constants."""
     others = [each for each in cls.__mro__ if each not in base.__mro__]
-    own = [(name, value) for each in others for name, value in vars(each).items()]
-    own = [(name, value) for name, value in own if not (settings and isinstance(value, CONSTANTS))]
-    return [name for name, value in own if not _adds_only(base, name, value)]
+    return not all(_adds_only(base, *own) for each in others for own in vars(each).items())
 
 
 def _adds_only(base: type, name: str, value: Any) -> bool:
@@ -249,100 +246,16 @@ def collates_first(function: Any) -> bool:
     return called_alone and before[0] == OBJECT and before[1] is default_collate
 
 
-def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool, CodeType] | None:
-    """The object `p`, for which `known` holds, if `transform` does nothing but to return
-    ``p(image, return_tensors="pt")["pixel_values"][0]``, whether it converts the image to RGB before, and
-    the code that does so; or None."""
-    bound = _bound(transform)
-    if bound is None:
-        return None
-    function, values, image = bound
-    if function.__code__.co_flags & UNUSUAL_FLAGS or _handlers(function.__code__):
-        return None
-    steps = _steps(function, arguments=(image,), values=values, known=known)
-    used = [value for name, value in steps if name == OBJECT]
-    if len(used) != 1 or not known(used[0]):
-        return None
-    processor = used[0]
-    converts = _processings().get(_comparable(steps, ignored=id(processor)))
-    return None if converts is None else (processor, converts, function.__code__)
-
-
-def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
-    """The function that `transform` calls with an image, its other arguments, and the name of the image's; or
-    None if it isn't written in Python."""
-    function: Any = transform
-    before: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = {}
-    if type(transform) is partial:
-        function, before, keywords = transform.func, transform.args, transform.keywords
-    elif type(transform) is MethodType:
-        function, before = transform.__func__, (transform.__self__,)
-    elif type(transform) is not FunctionType:
-        function, before = inspect.getattr_static(type(transform), "__call__", None), (transform,)
-    if type(function) is not FunctionType or "__signature__" in vars(function):
-        return None
-    image = object()
-    try:
-        bound = inspect.signature(function, follow_wrapped=False).bind(*before, image, **keywords)
-    except TypeError:
-        return None
-    bound.apply_defaults()
-    name = next((name for name, value in bound.arguments.items() if value is image), None)
-    if name is None:
-        return None
-    return function, {key: value for key, value in bound.arguments.items() if key != name}, name
-
-
-@lru_cache(maxsize=1)
-def _processings() -> dict[ComparableSteps, bool]:
-    """Steps of the functions that return pixel values, each with whether it converts the image before."""
-    images = (("", "image"), ("", 'image.convert("RGB")'), ('image = image.convert("RGB"); ', "image"))
-    ends = (('["pixel_values"]', ".pixel_values"), ("[0]", ".squeeze(0)", ".squeeze()"))
-    found: dict[ComparableSteps, bool] = {}
-    processor = object()  # stands for any
-    for (before, image), keyword, values, first in product(images, ("", "images="), *ends):
-        call = f'known({keyword}{image}, return_tensors="pt")'
-        bodies = [f"return {call}{values}{first}"]
-        for name in ("result", "image"):
-            bodies += [
-                f"{name} = {call}; return {name}{values}{first}",
-                f"{name} = {call}{values}; return {name}{first}",
-                f"{name} = {call}{values}{first}; return {name}",
-            ]
-        for body in bodies:
-            steps = _steps(_function("image", before + body, names={"known": processor}))
-            found[_comparable(steps, ignored=id(processor))] = "convert" in before + image
-    return found
-
-
-def _steps(
-    function: FunctionType,
-    code: CodeType | None = None,
-    arguments: Sequence[str] | None = None,
-    values: Mapping[str, Any] | None = None,
-    known: Callable[[Any], bool] | None = None,
-) -> list[Instruction]:
-    """Lists what `function` does.
-
-    Args:
-        code: code of `function` (the default), or of a list comprehension inside of it.
-        arguments: names of the arguments that are numbered before all other variables; all by default.
-        values: objects that other arguments stand for, by name.
-        known: if given, attributes of plain objects are followed, too, except of those for which it holds.
-    """
+def _steps(function: FunctionType, code: CodeType | None = None) -> list[Instruction]:
+    """Lists what `function` does, or a list comprehension inside of it, whose `code` is given."""
     code = code or function.__code__
-    numbered = code.co_varnames[: code.co_argcount] if arguments is None else arguments
-    numbers = {name: number for number, name in enumerate(numbered)}
+    numbers = {name: number for number, name in enumerate(code.co_varnames[: code.co_argcount])}
     steps: list[Instruction] = []
     for name, value in _single_instructions(code):
-        if name == "LOAD_ATTR" and steps and _is_followed(steps[-1], known):
-            _, owner = steps[-1]
-            steps[-1] = OBJECT, _attribute(owner, value)
+        if name == "LOAD_ATTR" and steps and type(steps[-1][1]) is ModuleType:
+            steps[-1] = OBJECT, getattr(steps[-1][1], value, UNKNOWN)
         elif name in ("LOAD_GLOBAL", "LOAD_DEREF"):
             steps.append((OBJECT, _outer_values(function, name).get(value, UNKNOWN)))
-        elif name == "LOAD" and values is not None and value in values:
-            steps.append((OBJECT, values[value]))
         elif name in ("LOAD", "STORE", "DELETE"):
             number = numbers.setdefault(value, len(numbers))
             steps.append((name, number))
@@ -362,26 +275,6 @@ def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
             yield from zip(re.findall("LOAD|STORE|DELETE", name), variables, strict=True)
         elif name not in IDLE_INSTRUCTIONS:
             yield name, each.argrepr if name == "BINARY_OP" else each.argval
-
-
-def _is_followed(step: Instruction, known: Callable[[Any], bool] | None) -> bool:
-    """Returns whether an attribute that is read after `step` is an object that the function's code names."""
-    name, owner = step
-    if name != OBJECT or owner is UNKNOWN:
-        return False
-    return type(owner) is ModuleType if known is None else not known(owner)
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Returns the attribute of a module or a plain object, or UNKNOWN."""
-    if type(owner) is ModuleType:
-        return getattr(owner, name, UNKNOWN)
-    cls = type(owner)
-    if inspect.getattr_static(cls, "__getattribute__") is not object.__getattribute__:
-        return UNKNOWN
-    if inspect.getattr_static(cls, name, None) is not None or not hasattr(owner, "__dict__"):
-        return UNKNOWN
-    return vars(owner).get(name, UNKNOWN)
 
 
 def _outer_values(function: FunctionType, instruction: str) -> Mapping[str, Any]:
@@ -445,12 +338,12 @@ NAMES = {
 }
 
 
-def _function(arguments: str, body: str, before: str = "", names: dict[str, Any] = NAMES) -> FunctionType:
+def _function(arguments: str, body: str, before: str) -> FunctionType:
     """The function of these lines, in a module with the line `before` it; it is never called."""
     source = f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}"
     module = compile(source, "own code", "exec")
     code = next(each for each in module.co_consts if isinstance(each, CodeType))
-    return FunctionType(code, names)
+    return FunctionType(code, NAMES)
 
 
 def _shapes(arguments: str, *bodies: str, ignored: str | None = None) -> set[Shape | None]:
