@@ -171,7 +171,14 @@ def replaced() -> Any:
     return processor
 
 
-@pytest.mark.parametrize("make", [lambda: Brighter(size=SMALL), replaced])
+def normalizing_otherwise() -> Any:
+    processor = transformers.ViTImageProcessor(size=SMALL)
+    normalize = processor.normalize
+    processor.normalize = lambda *args, **kwargs: normalize(*args, **kwargs).neg_()
+    return processor
+
+
+@pytest.mark.parametrize("make", [lambda: Brighter(size=SMALL), replaced, normalizing_otherwise])
 def test_methods_of_ones_own_are_called(make: Callable[[], Any], files: list[Path]) -> None:
     assert_equal(Images(files, Processing(make()), convert=True), batch_size=5)
 

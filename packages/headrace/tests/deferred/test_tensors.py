@@ -166,6 +166,12 @@ def test_changes_of_a_tensor_do_not_change_what_was_made_of_it_before() -> None:
     assert torch.equal(smaller, F.resize(ordinary, [20, 30]))
 
 
+def test_statistics_that_print_alike_are_told_apart() -> None:
+    for mean in (torch.tensor([0.48501] * 3), torch.tensor([0.48502] * 3)):
+        late, ordinary = (F.to_dtype(x, torch.float32, scale=True) for x in pair(STORES[0]))
+        assert torch.equal(F.normalize(late, mean, [0.5] * 3), F.normalize(ordinary, mean, [0.5] * 3))
+
+
 def test_in_place_steps_change_the_tensor_itself() -> None:
     late, ordinary = pair(STORES[0])
     results = []

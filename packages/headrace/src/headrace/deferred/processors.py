@@ -17,6 +17,7 @@ import torch
 from headrace.deferred import images
 from headrace.deferred.arrays import Recipe, recipe_of
 from headrace.deferred.steps import Store
+from headrace.deferred.tensors import frozen
 from headrace.plan.pointwise import LEVELS, look_up_levels
 from headrace.transforms.changed import is_librarys
 
@@ -69,7 +70,12 @@ _tables: dict[Any, torch.Tensor | None] = {}
 
 def _table(original: Function, self: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """float32 [3, 256]: the value of each level in each channel; None if that isn't all that counts."""
-    key = (type(self), torch.get_default_dtype(), repr(args), repr(kwargs))
+    if any(callable(value) for value in vars(self).values()):
+        return None  # one of its methods may have been replaced
+    try:
+        key = (type(self), torch.get_default_dtype(), frozen(args), frozen(kwargs))
+    except TypeError:
+        return None
     if key not in _tables:
         if len(_tables) >= MAX_TABLES:
             _tables.clear()

@@ -133,7 +133,7 @@ def _change_levels(
     """A step that treats every value of a channel alike."""
     if kwargs.get("inplace") or any(argument is True for argument in args[2:]):
         return None
-    key = original, id(recipe.store), torch.get_default_dtype(), repr(args), repr(kwargs)
+    key = original, id(recipe.store), torch.get_default_dtype(), frozen(args), frozen(kwargs)
     if key not in _stores:
         if len(_stores) >= MAX_TABLES:
             _stores.clear()
@@ -162,6 +162,18 @@ def _changed(store: Store, change: Function) -> Store | None:
 @functools.lru_cache(maxsize=64)
 def _in_planes(store: Store) -> Store:
     return replace(store, rows_of_pixels=False)
+
+
+def frozen(arguments: Any) -> Any:
+    """The arguments of a function in a form that is equal if they are. Raises TypeError for others than
+    numbers, names, dtypes and lists, tuples and dicts of them: what is printed of tensors is rounded."""
+    if isinstance(arguments, dict):
+        return tuple((name, frozen(value)) for name, value in arguments.items())
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments), *map(frozen, arguments)
+    if arguments is None or type(arguments) in (bool, int, float, str, torch.dtype):
+        return type(arguments), arguments
+    raise TypeError(f"{type(arguments).__name__} isn't compared")
 
 
 def _has_levels(recipe: Recipe) -> bool:
