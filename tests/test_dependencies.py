@@ -34,7 +34,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL
 
 
 SKIPPED = re.compile(r'(?:importorskip|integration)\(\s*"(\w+)')
-DISTRIBUTIONS = {"yaml": "pyyaml"}  # where the name to import is another one
+DISTRIBUTIONS = {"cv2": "opencv_python_headless", "yaml": "pyyaml"}  # where the name to import is another one
 
 
 def run_without_extras(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -41,7 +41,7 @@ def test_a_loader_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
 def test_options_behind_the_script_are_its_own(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nraise ValueError(sys.argv[1:])\n")
-    done = run_command("tune", "--seconds", 1, script, "--seconds", "2", "-x")
+    done = run_command("tune", "--seconds", "1", script, "--seconds", "2", "-x")
     assert done.stderr.splitlines()[-1] == "ValueError: ['--seconds', '2', '-x']"
 
 

@@ -88,7 +88,8 @@ KINDS = [(n, kind) for n in LAYOUTS for kind in ("array", "tensor") if "bfloat" 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_an_array_is_an_ordinary_one_that_is_filled_at_the_first_touch(name: str, kind: str) -> None:
     x = made(name, kind)
-    assert type(x) is {"array": np.ndarray, "tensor": torch.Tensor}[kind]
+    classes: dict[str, Any] = {"array": np.ndarray, "tensor": torch.Tensor}
+    assert type(x) is classes[kind]
     assert untouched(x)
     assert recipe_of(x) is not None
     if kind == "array":
@@ -188,7 +189,12 @@ def test_other_arrays_are_not_recognized() -> None:
     ]
     assert [recipe_of(other) for other in others] == [None] * len(others)
     seen = []
-    torch.func.vmap(lambda row: (seen.append(recipe_of(row)), row * 2)[1])(made("planes", "tensor"))
+
+    def twice(row: torch.Tensor) -> torch.Tensor:
+        seen.append(recipe_of(row))
+        return row * 2
+
+    torch.func.vmap(twice)(made("planes", "tensor"))
     assert seen == [None]
 
 
@@ -247,8 +253,9 @@ def test_ten_thousand_untouched_arrays_may_be_kept() -> None:
     file = File(FILE, (WIDTH, HEIGHT))
     chain = Chain.whole(file, "RGB").cropped(0, 0, 8, 8)
     kept = [Recipe(chain, RGB_ROWS, "HWC").array() for _ in range(13_000)]  # type: ignore[arg-type]
-    assert all(x is not None for x in kept)
-    assert all((x == PIXELS[:8, :8]).all() for x in (*kept[::999], kept[-1]))
+    for x in (*kept[::999], kept[-1]):
+        assert x is not None
+        assert np.array_equal(x, PIXELS[:8, :8])
 
 
 def test_a_forked_child_has_its_own() -> None:

@@ -145,12 +145,17 @@ def test_a_damaged_webp_gives_pillows_error_when_its_pixels_are_needed() -> None
     assert 0 < errors < 30
 
 
+def with_a_line(image: Image.Image) -> bytes:
+    ImageDraw.Draw(image).line((0, 0, 9, 9))
+    return image.tobytes()
+
+
 READS: dict[str, Callable[[Image.Image], Any]] = {
     "asarray": np.asarray,
     "tobytes": lambda image: image.tobytes(),
     "getpixel": lambda image: image.getpixel((1, 2)),
     "equalize": lambda image: ImageOps.equalize(image).tobytes(),
-    "draw": lambda image: (ImageDraw.Draw(image).line((0, 0, 9, 9)), image.tobytes())[1],
+    "draw": with_a_line,
     "multiply": lambda image: ImageChops.multiply(image, image).tobytes(),
 }
 

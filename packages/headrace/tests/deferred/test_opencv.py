@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_each_function_leaves_its_array_untouched(name: str) -> None:
 
 FILES: dict[str, Callable[[], bytes]] = {
     **ODD_FILES,
-    **{f"JPEG {kind}": lambda kind=kind: jpeg(np.random.default_rng(3), kind, 61, 47) for kind in JPEG_KINDS},
+    **{f"JPEG {kind}": partial(jpeg, np.random.default_rng(3), kind, 61, 47) for kind in JPEG_KINDS},
     **{f"JPEG: {name}": make for name, make in (odd_jpegs.TAKEN | odd_jpegs.FOUR_COMPONENTS).items()},
     **{f"PNG: {name}": make for name, make in (pngs.TAKEN | pngs.REFUSED | pngs.DECEPTIVE).items()},
 }
@@ -167,7 +168,7 @@ def turned(orientation: int) -> bytes:
     return saved("JPEG", width=61, height=47, exif=exif)
 
 
-FILES |= {f"turned {n}": lambda n=n: turned(n) for n in range(10)}
+FILES |= {f"turned {n}": partial(turned, n) for n in range(10)}
 FLAGS = {
     name: getattr(cv2, f"IMREAD_{name}")
     for name in ("COLOR", "COLOR_RGB", "GRAYSCALE", "UNCHANGED", "ANYCOLOR", "IGNORE_ORIENTATION")

@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headrace.engine import split
 from headrace.engine.slots import Slots, batch_memory
 
 MEMORY: list[Callable[[int], torch.Tensor]] = [
-    split.empty,
     batch_memory,
     Slots(4096, pinned=False, keep=1).take,
 ]

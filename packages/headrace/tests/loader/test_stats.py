@@ -259,7 +259,9 @@ def test_copies_to_the_device_are_a_stage() -> None:
             return super().send(batch, keys)
 
     loader = headrace.DataLoader(TensorDataset(torch.arange(40.0)), batch_size=10)
-    loader._builder.transfer = lambda config, plan: Copying(None)  # type: ignore[method-assign]
+    copying = Copying(None)
+    copying.idle = False
+    loader._builder.transfer = lambda config, plan: copying  # type: ignore[method-assign]
     for _batch in loader:
         pass
     transfer = loader.stats().epochs[0].stages[-1]

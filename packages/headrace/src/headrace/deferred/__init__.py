@@ -8,6 +8,9 @@ from headrace.records import DeferralCounts
 
 __all__ = ["install", "uninstall"]
 
+# OpenCV has it since 4.11; older ones run as written.
+NEWEST_FLAG = "IMREAD_COLOR_RGB"
+
 
 def start_worker() -> Callable[[], DeferralCounts]:
     """For a worker process: images are deferred, and torchvision's transforms record what is done to
@@ -28,7 +31,7 @@ def start_worker() -> Callable[[], DeferralCounts]:
     install()
     recording.start()
     differing: Callable[[], tuple[str, ...]] = tuple
-    if "cv2" in sys.modules and not images.problem():
+    if hasattr(sys.modules.get("cv2"), NEWEST_FLAG) and not images.problem():
         from headrace.deferred import opencv
 
         opencv.start()
