@@ -167,9 +167,32 @@ def test_changes_of_a_tensor_do_not_change_what_was_made_of_it_before() -> None:
 
 
 def test_statistics_that_print_alike_are_told_apart() -> None:
-    for mean in (torch.tensor([0.48501] * 3), torch.tensor([0.48502] * 3)):
+    wide = torch.rand(1, 1, WIDTH)  # one for each column
+    for mean in (torch.tensor([0.48501] * 3), torch.tensor([0.48502] * 3), wide):
         late, ordinary = (F.to_dtype(x, torch.float32, scale=True) for x in pair(STORES[0]))
         assert torch.equal(F.normalize(late, mean, [0.5] * 3), F.normalize(ordinary, mean, [0.5] * 3))
+
+
+def test_corners_of_other_integers_are_those_of_pixels() -> None:
+    late, ordinary = (x[:, 5:, 20:] for x in pair(STORES[0]))
+    corners = np.uint8(30), np.uint8(40), np.uint8(10), np.uint8(20)
+    assert torch.equal(F.resized_crop(late, *corners, [9, 9]), F.resized_crop(ordinary, *corners, [9, 9]))
+
+
+@pytest.mark.parametrize("kind", ["Tensor", "TVTensor"])
+def test_stacks_of_images_have_the_class_that_torchvision_was_told(kind: Any) -> None:
+    classes = []
+    with tv_tensors.set_return_type(kind):
+        for x in pair(STORES[0]):
+            classes.append(type(torch.stack([tv_tensors.Image(x)] * 2)))
+    assert classes[0] is classes[1]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+def test_a_trace_follows_its_inputs() -> None:
+    late, ordinary = pair(STORES[0])
+    traced = torch.jit.trace(lambda x: F.horizontal_flip(x), (late,))
+    assert torch.equal(traced(ordinary + 5), F.horizontal_flip(ordinary + 5))
 
 
 def test_in_place_steps_change_the_tensor_itself() -> None:

@@ -33,10 +33,16 @@ def _stacked(tensors: Any) -> torch.Tensor | None:
     if type(tensors) not in (list, tuple) or not tensors:
         return None
     if type(tensors[0]) is tv_tensors.Image:  # of which torch makes a plain tensor
-        if not all(type(tensor) is tv_tensors.Image for tensor in tensors):
+        if not all(type(tensor) is tv_tensors.Image for tensor in tensors) or _keeps_type():
             return None
         tensors = [tensor.as_subclass(torch.Tensor) for tensor in tensors]
-    return stacked(tensors) if type(tensors[0]) is torch.Tensor else None
+    return stacked(tensors) if all(type(tensor) is torch.Tensor for tensor in tensors) else None
+
+
+def _keeps_type() -> bool:
+    """Returns whether torchvision is set to keep the class of its tensors."""
+    probe = tv_tensors.Image(torch.empty((1, 1, 1), device="cpu"))
+    return type(probe.unsqueeze(0)) is tv_tensors.Image
 
 
 def collating(original: Function) -> Function:

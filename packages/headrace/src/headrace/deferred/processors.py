@@ -24,6 +24,8 @@ from headrace.transforms.changed import is_librarys
 Function = Callable[..., Any]
 
 BACKEND = ("transformers.image_processing_backends", "TorchvisionBackend")
+# What `rescale_and_normalize` calls.
+CALLED = ("_fuse_mean_std_and_rescale_factor", "normalize", "rescale")
 PLANES = Store(None, 0, False)
 MAX_TABLES = 64
 
@@ -70,10 +72,11 @@ _tables: dict[Any, torch.Tensor | None] = {}
 
 def _table(original: Function, self: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """float32 [3, 256]: the value of each level in each channel; None if that isn't all that counts."""
-    if any(callable(value) for value in vars(self).values()):
-        return None  # one of its methods may have been replaced
+    backend = getattr(sys.modules[BACKEND[0]], BACKEND[1])
+    if any(getattr(type(self), name) is not vars(backend)[name] or name in vars(self) for name in CALLED):
+        return None
     try:
-        key = (type(self), torch.get_default_dtype(), frozen(args), frozen(kwargs))
+        key = (torch.get_default_dtype(), *frozen(args, kwargs))
     except TypeError:
         return None
     if key not in _tables:
@@ -86,7 +89,7 @@ def _table(original: Function, self: Any, args: Any, kwargs: Any) -> torch.Tenso
 def _build(convert: Function) -> torch.Tensor | None:
     """The table of `convert`, if it gives float32 by a table."""
     with torch.inference_mode(False):
-        levels = torch.arange(LEVELS, dtype=torch.uint8).expand(1, 3, 1, LEVELS).contiguous()
+        levels = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(1, 3, 1, LEVELS).contiguous()
         try:
             values = convert(levels)
         except Exception:  # of unusual settings, which the processor will raise itself

@@ -6,8 +6,9 @@ Crops need nothing here: they are views, which are recognized by their address.
 from __future__ import annotations
 
 import functools
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,12 +48,14 @@ def recording(original: Function, step: Callable[..., Recipe | None]) -> Functio
         batched = type(plain) is torch.Tensor and plain.ndim == 4 and len(plain) == 1
         image = plain[0] if batched else plain
         recipe = recipe_of(image)
+        if batched and plain.stride() != image.unsqueeze(0).stride():
+            recipe = None
         if recipe is None or recipe.axes != "CHW" or recipe.store.channels != 3:
             return original(inpt, *args, **kwargs)
         dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
         try:
             after = step(original, recipe, dense, *args, **kwargs)
-        except (TypeError, ValueError, NoNativeForm):
+        except (TypeError, ValueError, RuntimeError, NoNativeForm):
             after = None  # the original says what is wrong with its arguments
         tensor = None if after is None else after.tensor()
         if tensor is None:
@@ -84,6 +87,8 @@ def _resize(
         type(each) is int and 0 < each < MAX_SIZE for each in sizes
     ):
         return None
+    if max_size is not None and type(max_size) is not int:
+        return None
     if len(sizes) == 1 and (max_size is None or sizes[0] < max_size):
         after = ResizeShorter(sizes[0], max_size, number).output_size(height, width)
     elif len(sizes) == 2 and max_size is None:
@@ -109,6 +114,7 @@ def _resized_crop(
     **kwargs: Any,
 ) -> Recipe | None:
     columns, rows = recipe.chain.shown
+    top, left, height, width = map(operator.index, (top, left, height, width))
     if not (0 <= top < top + height <= rows and 0 <= left < left + width <= columns):
         return None
     dense &= width == columns and (recipe.store.rows_of_pixels or height == rows)
@@ -133,7 +139,7 @@ def _change_levels(
     """A step that treats every value of a channel alike."""
     if kwargs.get("inplace") or any(argument is True for argument in args[2:]):
         return None
-    key = original, id(recipe.store), torch.get_default_dtype(), frozen(args), frozen(kwargs)
+    key = original, id(recipe.store), torch.get_default_dtype(), *frozen(args, kwargs)
     if key not in _stores:
         if len(_stores) >= MAX_TABLES:
             _stores.clear()
@@ -146,7 +152,7 @@ def _change_levels(
 def _changed(store: Store, change: Function) -> Store | None:
     with torch.inference_mode(False):
         if store.values is None:
-            values = torch.arange(LEVELS, dtype=torch.uint8).expand(3, LEVELS).contiguous()
+            values = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(3, LEVELS).contiguous()
         else:
             values = store.keep
         changed = change(values.view(3, 1, LEVELS))
@@ -164,16 +170,22 @@ def _in_planes(store: Store) -> Store:
     return replace(store, rows_of_pixels=False)
 
 
-def frozen(arguments: Any) -> Any:
-    """The arguments of a function in a form that is equal if they are. Raises TypeError for others than
-    numbers, names, dtypes and lists, tuples and dicts of them: what is printed of tensors is rounded."""
-    if isinstance(arguments, dict):
-        return tuple((name, frozen(value)) for name, value in arguments.items())
-    if isinstance(arguments, (list, tuple)):
-        return type(arguments), *map(frozen, arguments)
-    if arguments is None or type(arguments) in (bool, int, float, str, torch.dtype):
-        return type(arguments), arguments
-    raise TypeError(f"{type(arguments).__name__} isn't compared")
+def frozen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a function that treats levels alike, in a form that is equal if they are.
+
+    Raises:
+        TypeError: one is neither a number, a name or a dtype, nor a list of numbers, one for each channel or
+            for all of them.
+    """
+    return tuple((name, *_frozen(value)) for name, value in (*enumerate(args), *kwargs.items()))
+
+
+def _frozen(value: Any) -> tuple[Any, ...]:
+    if value is None or type(value) in (bool, int, float, str, torch.dtype):
+        return type(value), value
+    if type(value) in (list, tuple) and len(value) in (1, 3) and all(type(n) in (int, float) for n in value):
+        return type(value), *value
+    raise TypeError(f"{value!r} isn't compared")
 
 
 def _has_levels(recipe: Recipe) -> bool:
@@ -205,6 +217,7 @@ def decoding(original: Function) -> Function:
 
 def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
     usual = type(file) is torch.Tensor and file.dtype is torch.uint8 and file.ndim == 1
+    usual = usual and file.is_contiguous()
     if not usual or mode not in _MODES or upright or file.device.type != "cpu" or not _alike():
         return None
     data = file.numpy().tobytes()
