@@ -113,6 +113,30 @@ def test_functions_that_change_their_image_still_do() -> None:
         assert np.array_equal(late, 255 - pixels if inplace else pixels)
 
 
+def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    functional = importlib.import_module("albumentations.augmentations.pixel.functional")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    original, shift = cv2.cvtColor, functional.shift_hsv
+
+    def mine(image: Any) -> Any:
+        return image // 2
+
+    def converted(image: Any, code: int) -> Any:
+        return 255 - original(image, code)
+
+    monkeypatch.setattr(functional, "invert", mine)
+    monkeypatch.setattr(cv2, "cvtColor", converted)
+    expected = shift(pixels, 10, 20, 30)
+    opencv.start()
+    importlib.import_module("headrace.deferred.albumentations").start()
+    try:
+        assert functional.invert is mine
+        late = cv2.imdecode(cv2.imencode(".png", pixels)[1], cv2.IMREAD_COLOR)
+        assert np.array_equal(functional.shift_hsv(late, 10, 20, 30), expected)
+    finally:
+        opencv.stop()
+
+
 def test_explain_says_what_runs_natively(files: Any) -> None:
     from support.opencv_datasets import Augmented
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import struct
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -169,6 +171,40 @@ def turned(orientation: int) -> bytes:
 
 
 FILES |= {f"turned {n}": partial(turned, n) for n in range(10)}
+
+
+def with_exif(*entries: bytes, mark: bytes = b"II*\0", times: int = 1, cut: int = 0) -> bytes:
+    """A JPEG whose EXIF has some entries of 12 bytes."""
+    tiff = mark + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    exif = (b"Exif\0\0" + tiff)[: 6 + len(tiff) - cut]
+    segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
+    plain = saved("JPEG", width=61, height=47)
+    return plain[:2] + segment * times + plain[2:]
+
+
+def entry(tag: int, kind: int, count: int, value: int) -> bytes:
+    return struct.pack("<HHII", tag, kind, count, value)
+
+
+UPSIDE = entry(0x112, 3, 1, 3)
+FILES |= {
+    f"EXIF: {name}": partial(with_exif, *entries, **arguments)
+    for name, entries, arguments in (
+        ("two segments", (UPSIDE,), {"times": 2}),
+        ("doubled header", (UPSIDE,), {"mark": b"Exif\0\0II*\0"}),
+        ("bad mark", (UPSIDE,), {"mark": b"II+\0"}),
+        ("bad order", (UPSIDE,), {"mark": b"IM*\0"}),
+        ("truncated directory", (entry(0x100, 4, 1, 5), UPSIDE), {"cut": 9}),
+        ("no entries", (), {}),
+        ("LONG", (entry(0x112, 4, 1, 3),), {}),
+        ("count 0", (entry(0x112, 3, 0, 3),), {}),
+        ("count 2", (entry(0x112, 3, 2, 3),), {}),
+        ("twice", (UPSIDE, entry(0x112, 3, 1, 6)), {}),
+        ("unknown type", (entry(0x10F, 77, 1, 0), UPSIDE), {}),
+        ("data elsewhere", (entry(0x11A, 5, 1, 1 << 20), UPSIDE), {}),
+        ("no orientation", (entry(0x100, 4, 1, 5),), {}),
+    )
+}
 FLAGS = {
     name: getattr(cv2, f"IMREAD_{name}")
     for name in ("COLOR", "COLOR_RGB", "GRAYSCALE", "UNCHANGED", "ANYCOLOR", "IGNORE_ORIENTATION")
@@ -222,6 +258,47 @@ def test_settings_of_opencv_are_followed() -> None:
                 assert np.array_equal(getattr(cv2, name)(late, *arguments), OPENCVS[name](pixels, *arguments))
     finally:
         cv2.setUseOptimized(True)
+
+
+def test_variants_are_those_of_the_settings_now() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (41, 58, 3), dtype=np.uint8)
+    try:
+        for optimized in (True, False, True):
+            cv2.setUseOptimized(optimized)
+            for code in (cv2.COLOR_HSV2BGR, cv2.COLOR_HSV2RGB):
+                late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR)
+                assert np.array_equal(cv2.cvtColor(late, code), OPENCVS["cvtColor"](pixels, code))
+    finally:
+        cv2.setUseOptimized(True)
+
+
+def test_threads_wait_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, compare = [], opencv._compare
+
+    def slow() -> list[str]:
+        compared.append(threading.get_ident())
+        threading.Event().wait(0.1)
+        return [*compare(), "flip"]
+
+    found = []
+    monkeypatch.setattr(opencv, "_compare", slow)
+    monkeypatch.setattr(opencv, "_differences", {})
+    threads = [threading.Thread(target=lambda: found.append(opencv._differs("flip"))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 3
+    assert len(compared) == 1
+
+
+def test_after_a_comparison_that_fails_all_functions_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> list[str]:
+        raise MemoryError
+
+    monkeypatch.setattr(opencv, "_compare", failing)
+    monkeypatch.setattr(opencv, "_differences", {})
+    assert all(map(opencv._differs, [*opencv.STEPS, "imread"]))
 
 
 def test_a_function_that_differs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from albumentations.augmentations.pixel import functional as pixel
 
 from headrace.deferred import opencv, opencv_steps
 from headrace.deferred.arrays import Recipe
+from headrace.transforms.changed import is_librarys
 
 Function = Callable[..., Any]
 
@@ -44,7 +45,8 @@ def _transpose(seen: Recipe) -> Recipe | None:
 
 def _shift_hsv(seen: Recipe, hue_shift: Any, sat_shift: Any, val_shift: Any) -> Recipe | None:
     numbers = [opencv_steps.number(shift) for shift in (hue_shift, sat_shift, val_shift)]
-    if seen.axes != "HWC" or None in numbers or not any(numbers):
+    replaced = not all(map(opencv.is_ours, ("cvtColor", "LUT")))
+    if replaced or seen.axes != "HWC" or None in numbers or not any(numbers):
         return None
     levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
     hues = np.mod(levels.astype(np.int16) + hue_shift, 180).astype(np.uint8) if hue_shift else levels
@@ -62,6 +64,7 @@ STEPS: tuple[tuple[Any, str, Callable[..., Recipe | None]], ...] = (
     (geometric, "transpose", _transpose),
     (pixel, "shift_hsv", _shift_hsv),
 )
+_COMPARED = {"shift_hsv": "cvtColor"}  # the functions of OpenCV that these stand for
 
 
 def start() -> None:
@@ -69,12 +72,14 @@ def start() -> None:
     for owner, name in BY_LEVELS:
         _replace_everywhere(getattr(owner, name), opencv.by_levels)
     for owner, name, record in STEPS:
-        wrap = functools.partial(opencv.recording, name=name, record=record)
+        wrap = functools.partial(opencv.recording, name=_COMPARED.get(name, name), record=record)
         _replace_everywhere(getattr(owner, name), wrap)
 
 
 def _replace_everywhere(original: Function, wrap: Callable[[Function], Function]) -> None:
-    """Replaces a function in all modules of these libraries that have a name for it."""
+    """Replaces a function of these libraries in all their modules that have a name for it."""
+    if not is_librarys(original, LIBRARIES):  # but what the program put there
+        return
     recording = wrap(original)
     for module_name, module in list(sys.modules.items()):
         if module_name.split(".")[0] in LIBRARIES:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import io
 import platform
+import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
@@ -47,7 +48,8 @@ LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
 NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
 MAX_TABLES = 64
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-ORIENTATION = 0x0112  # EXIF's tag
+ORIENTATION, SHORT = 0x0112, 3  # EXIF's tag, and the type of its value
+TYPES_NBYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8), 1))  # of values in EXIF
 APP1, START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 # What turns the pixels of a file upright: mirrored (x, y), or degrees counter-clockwise.
 UPRIGHT: dict[int, tuple[bool, bool] | float] = {
@@ -60,7 +62,10 @@ UPRIGHT: dict[int, tuple[bool, bool] | float] = {
 }
 
 _originals: dict[str, Function] = {}
-_differences: dict[Any, frozenset[str]] = {}  # names of functions, by the settings of OpenCV
+_ours: dict[str, Function] = {}
+_differences: dict[Any, tuple[frozenset[str], Any]] = {}  # and variants, by the settings of OpenCV
+_comparing = threading.RLock()
+_within: list[Any] = []  # the settings that are compared, by who holds the lock
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -125,21 +130,41 @@ def _orientation(data: bytes) -> int:
     """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
     if data[:2] != b"\xff\xd8":
         return 0 if b"eXIf" in data or b"EXIF" in data else 1
-    found, at = 1, 2
+    found, at = [], 2
     while data[at : at + 1] == b"\xff" and data[at + 1] != START_OF_SCAN:
         if data[at + 1] == 0xFF:  # which may fill the space before a marker
             at += 1
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if data[at + 1] == APP1 and data.startswith(b"Exif\0\0", at + 4):
-            exif = Image.Exif()
-            try:
-                exif.load(data[at + 4 : end])
-                found = exif.get(ORIENTATION, 1)
-            except Exception:
-                return 0
+        if data[at + 1] == APP1 and data[at + 4 : at + 8].lower() == b"exif":
+            found.append(_orientation_in(data[at + 4 : end]))
         at = end
-    return found if data[at : at + 1] == b"\xff" and type(found) is int else 0
+    return 0 if data[at : at + 1] != b"\xff" or len(found) > 1 else sum(found) if found else 1
+
+
+def _orientation_in(exif: bytes) -> int:
+    """The orientation in a segment of EXIF, or 0 if anything in its first directory is unusual."""
+    tiff = exif[6:]
+    order = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4])
+    if order is None or not exif.startswith(b"Exif\0\0"):
+        return 0
+
+    def read(at: int, nbytes: int) -> int:
+        return int.from_bytes(tiff[at : at + nbytes], order)  # type: ignore[arg-type]
+
+    first = read(4, 4)
+    begin, end = first + 2, first + 2 + 12 * read(first, 2)
+    if first < 8 or begin == end or end + 4 > len(tiff):
+        return 0
+    found = []
+    for at in range(begin, end, 12):
+        tag, kind, count = read(at, 2), read(at + 2, 2), read(at + 4, 4)
+        nbytes = TYPES_NBYTES.get(kind, 0) * count
+        if nbytes == 0 or (nbytes > 4 and read(at + 8, 4) + nbytes > len(tiff)):
+            return 0
+        if tag == ORIENTATION:
+            found.append(read(at + 8, 2) if (kind, count) == (SHORT, 1) else 0)
+    return 0 if len(found) > 1 else found[0] if found else 1
 
 
 # --- steps -------------------------------------------------------------------------------------------------
@@ -285,15 +310,36 @@ def _settings() -> tuple[bool, bool]:
 def _differs(name: str) -> bool:
     """Returns whether a function gives other values than native code, with OpenCV's current settings."""
     settings = _settings()
-    if settings not in _differences:
-        _differences[settings] = frozenset()  # while they are compared
-        _differences[settings] = frozenset(_compare())
-    return name in _differences[settings]
+    known = _differences.get(settings)
+    if known is None:
+        with _comparing:
+            known = _differences.get(settings) or _compared(settings)
+    if known is None:
+        return True
+    differing, steps.variant.of = known
+    return name in differing
+
+
+def _compared(settings: Any) -> Any:
+    """The functions that differ and the variants, or None within a comparison."""
+    if _within:
+        return None
+    _within.append(settings)
+    try:
+        found = _compare()
+    except Exception:  # of memory that is short, or of what took a function's place
+        found = [*STEPS, "imread"]
+    finally:
+        _within.clear()
+    if _settings() != settings:
+        return None
+    _differences[settings] = frozenset(found), steps.variant.of
+    return _differences[settings]
 
 
 def differing() -> tuple[str, ...]:
     """Sentences on the functions that run as they are, because they differ here."""
-    names = sorted({name for names in _differences.values() for name in names})
+    names = sorted({name for names, _ in _differences.values() for name in names})
     where = f"OpenCV {cv2.__version__} on {platform.machine()}"
     return tuple(f"cv2.{name}, because {where} gives other values than native code" for name in names)
 
@@ -315,12 +361,9 @@ def _compare() -> list[str]:
 def _variants(name: str) -> Any:
     """Sets the variants of OpenCV's arithmetic one after another."""
     yield
-    if name.startswith("warp"):
-        for steps.variant.warp in (4, 5):
-            yield
-    elif name == "cvtColor":
-        for steps.variant.vector in (16, 32, 64):
-            yield
+    for value in steps.VARIANTS.get(name, ()):
+        steps.variant.of = {**steps.variant.of, name: value}
+        yield
 
 
 _TILTED = np.array([[0.9, -0.3, 4.2], [0.25, 1.1, -3.7]])
@@ -391,9 +434,15 @@ def start() -> None:
     for name, wrap in wrappers.items():
         original = _originals[name] = getattr(cv2, name)
         if isinstance(original, BuiltinFunctionType):
-            replace(cv2, name, wrap(original))
+            _ours[name] = wrap(original)
+            replace(cv2, name, _ours[name])
     contiguous: Any = np.ascontiguousarray
     replace(np, "ascontiguousarray", _calling(_ascontiguousarray, contiguous))
+
+
+def is_ours(name: str) -> bool:
+    """Returns whether a function of cv2 is what `start` put there, over OpenCV's own."""
+    return getattr(cv2, name) is _ours.get(name)
 
 
 def _calling(function: Function, original: Function) -> Function:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -52,17 +52,16 @@ TURN = RandomRotation((0.0, 360.0), 0, True, None, (0, 0, 0))
 SWAP = (ChannelPermutation(), (2.0, 1.0, 0.0))
 
 
-@dataclass
-class Variant:
-    """The properties of the installed OpenCV, of which some depend on the processor.
+# What depends on the installed OpenCV, the processor and settings: the version whose warps are computed, and
+# the pixels that are converted from HSV together.
+VARIANTS = {"warpAffine": (4, 5), "warpPerspective": (4, 5), "cvtColor": (16, 32, 64)}
+_VERSION = int(cv2.__version__.split(".")[0])
 
-    Attributes:
-        warp: the version whose warps it computes, 4 or 5.
-        vector: pixels that it converts from HSV together.
-    """
 
-    warp: int = int(cv2.__version__.split(".")[0])
-    vector: int = 32
+class Variant(threading.local):
+    """The variants that a thread records with, by the names of functions."""
+
+    of: Mapping[str, int] = {"warpAffine": _VERSION, "warpPerspective": _VERSION, "cvtColor": 32}
 
 
 variant = Variant()
@@ -158,7 +157,7 @@ def _to_hsv(blue_first: bool) -> Callable[[Recipe], Made]:
 def _from_hsv(blue_first: bool) -> Callable[[Recipe], Made]:
     def convert(seen: Recipe) -> Made:
         chain = in_order(seen, blue_first=False) if seen.store.channels == 3 else None
-        made = chain and chain.after(FromHsv(variant.vector), ())
+        made = chain and chain.after(FromHsv(variant.of["cvtColor"]), ())
         store = in_other_order(RGB_ROWS) if blue_first else RGB_ROWS
         return with_chain(seen._replace(store=store), made)
 
@@ -230,7 +229,8 @@ def _warp(seen: Recipe, inverse: Sequence[float], dsize: Any, flags: int, border
     if size is None or mode is None or color is None or not known or not _in_reach(inverse, size):
         return None
     perspective = len(inverse) == 9
-    op = OpencvWarp(interpolation == cv2.INTER_LINEAR, mode, color, size, perspective, variant.warp)
+    version = variant.of["warpPerspective" if perspective else "warpAffine"]
+    op = OpencvWarp(interpolation == cv2.INTER_LINEAR, mode, color, size, perspective, version)
     return after(seen, op, tuple(inverse))
 
 

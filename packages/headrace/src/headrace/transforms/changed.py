@@ -44,10 +44,10 @@ def _find_replaced(kind: type, attributes: tuple[str, ...], methods: tuple[Any, 
     return f"{', '.join(foreign)} replaced on its class" if foreign else None
 
 
-def is_librarys(method: Any) -> bool:
+def is_librarys(method: Any, libraries: tuple[str, ...] = LIBRARIES) -> bool:
     """Returns whether a function, and what it wraps, is in a library's code: `functools.wraps` copies the
     name of the module alone."""
     place = getattr(method, "__globals__", {}).get("__name__")
     # In worker processes Headrace stands around some of torchvision's methods (`deferred.recording`).
-    here = str(place).partition(".")[0] in (*LIBRARIES, "headrace")
-    return here and (not hasattr(method, "__wrapped__") or is_librarys(method.__wrapped__))
+    here = str(place).partition(".")[0] in (*libraries, "headrace")
+    return here and (not hasattr(method, "__wrapped__") or is_librarys(method.__wrapped__, libraries))
