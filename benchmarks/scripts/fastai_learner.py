@@ -29,12 +29,14 @@ def main() -> None:
         train = DataLoader(
             dataset, options.batch_size, shuffle=True, generator=order, num_workers=options.workers
         )
+        classes = 10
         loaders = DataLoaders(train, DataLoader(dataset, options.batch_size, num_workers=options.workers))
     else:
         loaders = ImageDataLoaders.from_folder(
             options.data, valid_pct=0.9, seed=0, item_tfms=Resize(64), **sizes, device="cpu"
         )
-    model = models.shufflenet_v2_x0_5(num_classes=10)
+        classes = loaders.c
+    model = models.shufflenet_v2_x0_5(num_classes=classes)
     learner = Learner(loaders, model, loss_func=nn.CrossEntropyLoss(), metrics=accuracy)
     with learner.no_bar(), learner.no_logging():
         learner.fit(options.epochs, 0.01)
