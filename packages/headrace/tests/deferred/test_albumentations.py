@@ -113,6 +113,15 @@ def test_functions_that_change_their_image_still_do() -> None:
         assert np.array_equal(late, 255 - pixels if inplace else pixels)
 
 
+@pytest.mark.usefixtures("recording")
+def test_quarter_turns_are_views() -> None:
+    functional = importlib.import_module("albumentations.augmentations.geometric.functional")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    for turn in (functional.transpose, lambda image: functional.rot90(image, 1)):
+        late = cv2.imdecode(cv2.imencode(".png", pixels)[1], cv2.IMREAD_COLOR)
+        assert np.shares_memory(turn(late), late)
+
+
 def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     functional = importlib.import_module("albumentations.augmentations.pixel.functional")
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)

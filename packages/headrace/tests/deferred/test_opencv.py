@@ -216,7 +216,7 @@ def outcome(function: Any, *arguments: Any) -> Any:
         array = function(*arguments)
     except cv2.error as error:
         return str(error)
-    return None if array is None else (array.dtype, array.shape, array.tobytes())
+    return None if array is None else (array.dtype, array.shape, array.strides, array.tobytes())
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -258,6 +258,68 @@ def test_settings_of_opencv_are_followed() -> None:
                 assert np.array_equal(getattr(cv2, name)(late, *arguments), OPENCVS[name](pixels, *arguments))
     finally:
         cv2.setUseOptimized(True)
+
+
+def planar(image: Any) -> Any:
+    return np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+
+
+ODD_CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "result of LUT": ("LUT", (np.arange(256, dtype=np.uint8), np.zeros((40, 50, 3), np.uint8)), {}),
+    "result of convertScaleAbs": ("convertScaleAbs", (np.zeros((2, 2), np.uint8), 2, 1), {}),
+    "size and deviation 0": ("GaussianBlur", ((0, 5), 0), {}),
+    "no deviation": ("GaussianBlur", ((3, 3),), {}),
+    "deviation of one axis": ("GaussianBlur", ((0, 0), 0, None, 1.0), {}),
+    "border of another type": ("copyMakeBorder", (1, 1, 1, 1, 0.0), {}),
+    "side True": ("copyMakeBorder", (True, 1, 1, 1, 1), {}),
+    "color of an array": ("copyMakeBorder", (1, 1, 1, 1, 0, None, np.array([1, 2, 3])), {}),
+    "size of arrays": ("resize", ((np.array(5), np.array(6)),), {}),
+    "factor of another type": ("resize", ((5, 5), None, ""), {}),
+    "two images": ("cvtColor", (4,), {"src": np.zeros((4, 4, 3), np.uint8)}),
+    **{f"usual {name}": (name, arguments, {}) for name, arguments in SAMPLES.items() if name != "cvtColor"},
+}
+
+
+@pytest.mark.parametrize("name", ODD_CALLS)
+@pytest.mark.parametrize("kind", ["color", "planar", "gray", "gray with an axis"])
+def test_odd_calls_end_as_opencvs_own(name: str, kind: str) -> None:
+    function, arguments, named = ODD_CALLS[name]
+    shape = (40, 50, 3) if kind in ("color", "planar") else (40, 50)
+    pixels = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR if len(shape) == 3 else cv2.IMREAD_GRAYSCALE)
+    if kind == "planar":
+        late, pixels = planar(late), planar(pixels)
+    elif kind == "gray with an axis":
+        late, pixels = late[..., None], pixels[..., None]
+    ours, theirs = (
+        outcome(lambda x, f=f: f(x, *arguments, **named), image)
+        for f, image in ((getattr(cv2, function), late), (OPENCVS[function], pixels))
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "flags", [(True,), (1.0,), ([],), (None, 1), (np.zeros((47, 61, 3), np.uint8),)], ids=str
+)
+def test_odd_flags_are_opencvs_own_matter(flags: tuple[Any, ...], tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(turned(1))
+    for function, source in (("imread", str(path)), ("imdecode", np.fromfile(path, np.uint8))):
+        ours, theirs = (outcome(f, source, *flags) for f in (getattr(cv2, function), OPENCVS[function]))
+        assert ours == theirs
+
+
+def test_descriptors_and_limits_are_opencvs_own_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(turned(1))
+    with path.open("rb") as file:
+        with pytest.raises(cv2.error):
+            cv2.imread(file.fileno())
+        assert file.read(2) == b"\xff\xd8"
+    monkeypatch.setenv("OPENCV_IO_MAX_IMAGE_PIXELS", "100")
+    assert opencv._decoded(path.read_bytes(), cv2.IMREAD_COLOR) is None
 
 
 def test_variants_are_those_of_the_settings_now() -> None:

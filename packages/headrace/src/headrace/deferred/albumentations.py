@@ -73,7 +73,23 @@ def start() -> None:
         _replace_everywhere(getattr(owner, name), opencv.by_levels)
     for owner, name, record in STEPS:
         wrap = functools.partial(opencv.recording, name=_COMPARED.get(name, name), record=record)
-        _replace_everywhere(getattr(owner, name), wrap)
+        _replace_everywhere(getattr(owner, name), wrap if name in _COMPARED else _for_transforms(wrap))
+
+
+def _for_transforms(wrap: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """The same only for calls by the library, whose `Compose` copies views: others may see that these are."""
+
+    def wrapped(original: Function) -> Function:
+        recorded = wrap(original)
+
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            caller = str(sys._getframe(1).f_globals.get("__name__"))
+            return (recorded if caller.startswith("albumentations.") else original)(*args, **kwargs)
+
+        return function
+
+    return wrapped
 
 
 def _replace_everywhere(original: Function, wrap: Callable[[Function], Function]) -> None:

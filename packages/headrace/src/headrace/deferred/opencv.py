@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import platform
 import threading
 from collections.abc import Callable
@@ -47,6 +48,7 @@ STEPS: dict[str, Callable[..., Recipe | None]] = {
 LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
 NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
 MAX_TABLES = 64
+LARGEST = 1 << 15  # edge of an image, which OpenCV decodes by default
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 ORIENTATION, SHORT = 0x0112, 3  # EXIF's tag, and the type of its value
 TYPES_NBYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8), 1))  # of values in EXIF
@@ -71,22 +73,32 @@ _within: list[Any] = []  # the settings that are compared, by who holds the lock
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def _imread(original: Function, filename: Any, flags: Any = cv2.IMREAD_COLOR) -> Any:
-    if flags not in _STORES:
-        return original(filename, flags)
-    try:
-        with open(filename, "rb") as file:
-            data = file.read()
-    except (OSError, TypeError, ValueError):  # which OpenCV says in its own way
-        return original(filename, flags)
-    array = _decoded(data, flags)
-    return original(filename, flags) if array is None else array
+def _imread(original: Function, *args: Any, **kwargs: Any) -> Any:
+    array, flags = None, _flags_of(args, kwargs, cv2.IMREAD_COLOR)
+    if flags in _STORES and isinstance(args[0], (str, os.PathLike)):
+        try:
+            path = os.fspath(args[0])
+            path.encode()
+            with open(path, "rb") as file:
+                array = _decoded(file.read(), flags)
+        except (OSError, TypeError, ValueError, AttributeError):  # which OpenCV says in its own way
+            pass
+    return original(*args, **kwargs) if array is None else array
 
 
-def _imdecode(original: Function, buf: Any, flags: Any) -> Any:
-    usual = type(buf) is np.ndarray and buf.dtype == np.uint8 and buf.ndim == 1 and flags in _STORES
-    array = _decoded(buf.tobytes(), flags) if usual else None
-    return original(buf, flags) if array is None else array
+def _imdecode(original: Function, *args: Any, **kwargs: Any) -> Any:
+    array, flags = None, _flags_of(args, kwargs, None)
+    buf: Any = args[0] if args else None
+    if flags in _STORES and type(buf) is np.ndarray and buf.dtype == np.uint8 and buf.ndim == 1:
+        array = _decoded(buf.tobytes(), flags)
+    return original(*args, **kwargs) if array is None else array
+
+
+def _flags_of(args: tuple[Any, ...], kwargs: dict[str, Any], usual: Any) -> Any:
+    """The flags of a call (source, flags), or None if it is another one."""
+    flags = (*args[1:], *kwargs.values(), usual)[0]
+    known = args and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"flags"}
+    return flags if known and type(flags) is int else None
 
 
 _STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREAD_GRAYSCALE: GRAY_ROWS}
@@ -94,7 +106,9 @@ _STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREA
 
 def _decoded(data: bytes, flags: int) -> Any:
     """The array of a file, or None if OpenCV has to decode it."""
-    if not ffi.image_decodes(data) or _differs("imread"):
+    if not ffi.image_decodes(data) or max(ffi.image_size(data)) > LARGEST or _differs("imread"):
+        return None
+    if any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ):
         return None
     is_png = data.startswith(PNG_SIGNATURE)
     if is_png and data[24] > 8:  # bits of a value, which OpenCV scales and Pillow cuts
@@ -175,8 +189,11 @@ def seen(x: Any) -> Recipe | None:
     if type(x) is not np.ndarray or x.dtype != np.uint8:
         return None
     recipe = recipe_of(x)
-    usual = recipe is not None and recipe.store.values is None and recipe.axes in ("HW", "HWC")
-    return recipe if usual else None
+    if recipe is None or recipe.store.values is not None:
+        return None
+    store = recipe.store if recipe.store.rows_of_pixels else _stored_by(recipe.store, rows=True)
+    axes = "HWC" if store.channels == 3 else "HW"
+    return recipe._replace(store=store) if recipe.axes == axes else None
 
 
 def recording(original: Function, *, name: str, record: Callable[..., Recipe | None]) -> Function:
@@ -186,10 +203,10 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
     def recorded(*args: Any, **kwargs: Any) -> Any:
         recipe = seen(args[0] if args else kwargs.get("src"))
         if recipe is not None and not _differs(name):
-            given = {key: value for key, value in kwargs.items() if key != "src"}
+            given = kwargs if args else {key: value for key, value in kwargs.items() if key != "src"}
             try:
                 made = record(recipe, *args[1:], **given)
-            except TypeError:  # which OpenCV raises
+            except Exception:  # which OpenCV says in its own way
                 made = None
             array = None if made is None else made.array()
             if array is not None:
@@ -202,13 +219,17 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
 def by_levels(original: Function) -> Function:
     """`original`, a function of an image that treats every level of a channel by itself, recorded by what it
     makes of all levels."""
+    place = {"LUT": 2, "convertScaleAbs": 1}.get(original.__name__, MAX_TABLES)  # of an array for the result
 
     @functools.lru_cache(maxsize=MAX_TABLES)
     def values_of(color: bool, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
         given = [_thawed(each) for each in args], {name: _thawed(value) for name, value in kwargs}
         wide, narrow = (each if color else each[..., 0] for each in (LEVELS, NARROW))
         pixels = wide.copy()
-        values = original(pixels, *given[0], **given[1])
+        try:
+            values = original(pixels, *given[0], **given[1])
+        except Exception:  # which is said of the image
+            return None
         if np.shares_memory(values, pixels) or not np.array_equal(pixels, wide):
             return None  # it changes its image, or gives that back
         values = values.reshape(256, -1)
@@ -220,8 +241,10 @@ def by_levels(original: Function) -> Function:
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        recipe = seen(args[0]) if args and _are_of_levels((*args[1:], *kwargs.values())) else None
-        if recipe is not None:
+        usual = args and all(each is None for each in (*args[place : place + 1], kwargs.get("dst")))
+        recipe = seen(args[0]) if usual and _are_of_levels((*args[1:], *kwargs.values())) else None
+        # NumPy keeps the order of axes in memory, OpenCV doesn't.
+        if recipe is not None and (place < MAX_TABLES or abs(args[0].strides[-1]) == 1):
             fixed = (
                 tuple(map(_frozen, args[1:])),
                 tuple((name, _frozen(each)) for name, each in kwargs.items()),
@@ -253,8 +276,8 @@ def _are_of_levels(arguments: tuple[Any, ...]) -> bool:
     """Returns whether arguments are numbers, of which a channel or a level may have its own."""
     usual = (int, float, np.integer, np.floating, str, type(None))
     return all(
-        each.size <= 4 or (256 in each.shape and each.size <= 768)
-        if isinstance(each, np.ndarray)
+        each.dtype.kind in "iuf" and (each.size <= 4 or (256 in each.shape and each.size <= 768))
+        if type(each) is np.ndarray
         else isinstance(each, usual)
         for each in arguments
     )
@@ -276,12 +299,13 @@ def _store(store: Store, values: bytes, channels: int) -> Store:
     return Store(planes.ctypes.data, 3, True, planes, store.channels, store.blue_first)
 
 
-def _merge(original: Function, mv: Any, dst: Any = None) -> Any:
-    same = isinstance(mv, (list, tuple)) and len(mv) == 3 and mv[0] is mv[1] is mv[2] and dst is None
+def _merge(original: Function, *args: Any, **kwargs: Any) -> Any:
+    mv: Any = args[0] if len(args) == 1 and not kwargs else None
+    same = isinstance(mv, (list, tuple)) and len(mv) == 3 and mv[0] is mv[1] is mv[2]
     recipe = seen(mv[0]) if same else None
     gray = recipe is not None and recipe.axes == "HW"
     array = recipe._replace(store=RGB_ROWS, axes="HWC").array() if recipe is not None and gray else None
-    return original(mv, *(() if dst is None else (dst,))) if array is None else array
+    return original(*args, **kwargs) if array is None else array
 
 
 def _ascontiguousarray(original: Function, a: Any, *args: Any, **kwargs: Any) -> Any:

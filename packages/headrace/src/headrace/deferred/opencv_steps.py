@@ -7,7 +7,6 @@ store says that. So a conversion between the two orders is no work.
 from __future__ import annotations
 
 import math
-import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -72,16 +71,17 @@ variant = Variant()
 
 def integers(values: Any, count: int, low: int, high: int) -> tuple[int, ...] | None:
     """`values` if they are `count` integers within bounds, else None."""
-    try:
-        found = tuple(map(operator.index, values))
-    except TypeError:
+    if len(values) != count or not all(
+        type(value) is int or isinstance(value, np.integer) for value in values
+    ):
         return None
-    return found if len(found) == count and all(low <= value <= high for value in found) else None
+    found = tuple(map(int, values))
+    return found if all(low <= value <= high for value in found) else None
 
 
 def number(value: Any) -> float | None:
-    """`value` as a float if it is one finite number, else None."""
-    usual = isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+    """`value` as a float if it is one finite number of Python's, else None."""
+    usual = isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value)
     return float(value) if usual else None
 
 
@@ -94,7 +94,7 @@ def size_of(dsize: Any) -> tuple[int, int] | None:
 def color_of(value: Any, seen: Recipe) -> tuple[int, int, int] | None:
     """Red, green and blue of a border's value for the array of a recipe, or None if they aren't levels."""
     listed = [value] if number(value) is not None else value
-    if not isinstance(listed, (list, tuple, np.ndarray)) or len(listed) > 4:
+    if not isinstance(listed, (list, tuple)) or len(listed) > 4:
         return None
     levels = [number(each) for each in listed]
     if not all(level is not None and level in range(256) for level in levels):
@@ -103,6 +103,14 @@ def color_of(value: Any, seen: Recipe) -> tuple[int, int, int] | None:
     if seen.store.channels == 1:
         return first, first, first
     return (third, second, first) if seen.store.blue_first else (first, second, third)
+
+
+def _is_int(value: Any, number: int) -> bool:
+    return type(value) is int and value == number
+
+
+def _border_of(value: Any) -> str | None:
+    return BORDERS.get(value) if type(value) is int else None
 
 
 # --- steps -------------------------------------------------------------------------------------------------
@@ -125,7 +133,7 @@ def in_order(seen: Recipe, *, blue_first: bool) -> Chain | None:
 
 def cvt_color(seen: Recipe, code: Any, dst: Any = None, dstCn: Any = 0) -> Made:  # noqa: N803
     """`cv2.cvtColor`."""
-    convert = CONVERSIONS.get(code) if type(code) is int and dst is None and dstCn == 0 else None
+    convert = CONVERSIONS.get(code) if type(code) is int and dst is None and _is_int(dstCn, 0) else None
     return None if convert is None else convert(seen)
 
 
@@ -180,14 +188,15 @@ def resize(
     seen: Recipe, dsize: Any = None, dst: Any = None, fx: Any = 0, fy: Any = 0, interpolation: Any = 1
 ) -> Made:
     """`cv2.resize` to a given size."""
-    size, usual = size_of(dsize), dst is None and not fx and not fy and type(interpolation) is int
+    size, usual = size_of(dsize), dst is None and type(interpolation) is int
+    usual = usual and all(type(each) in (int, float) and each == 0 for each in (fx, fy))
     filter = FILTERS.get(interpolation) if usual else None
     return None if size is None or filter is None else with_chain(seen, seen.chain.resized(size, filter))
 
 
 def flip(seen: Recipe, flipCode: Any, dst: Any = None) -> Made:  # noqa: N803
     """`cv2.flip`."""
-    if type(flipCode) is not int or dst is not None:
+    if type(flipCode) is not int or abs(flipCode) >= 1 << 31 or dst is not None:
         return None
     chain: Chain | None = seen.chain
     if flipCode != 0:
@@ -215,7 +224,7 @@ def copy_make_border(  # noqa: PLR0913  (those of OpenCV)
 ) -> Made:
     """`cv2.copyMakeBorder`."""
     sides = integers((left, top, right, bottom), 4, 0, MAX_PADDING)
-    mode, color = BORDERS.get(borderType), color_of(0 if value is None else value, seen)
+    mode, color = _border_of(borderType), color_of(0 if value is None else value, seen)
     if sides is None or mode is None or color is None or dst is not None:
         return None
     left, top, right, bottom = sides
@@ -223,7 +232,7 @@ def copy_make_border(  # noqa: PLR0913  (those of OpenCV)
 
 
 def _warp(seen: Recipe, inverse: Sequence[float], dsize: Any, flags: int, border: Any, value: Any) -> Made:
-    size, mode, color = size_of(dsize), BORDERS.get(border), color_of(value, seen)
+    size, mode, color = size_of(dsize), _border_of(border), color_of(value, seen)
     interpolation = flags & ~cv2.WARP_INVERSE_MAP
     known = interpolation in (cv2.INTER_NEAREST, cv2.INTER_LINEAR)
     if size is None or mode is None or color is None or not known or not _in_reach(inverse, size):
@@ -251,7 +260,7 @@ def _in_reach(inverse: Sequence[float], size: tuple[int, int]) -> bool:
 
 
 def _matrix(M: Any, rows: int) -> Any:  # noqa: N803
-    usual = isinstance(M, np.ndarray) and M.shape == (rows, 3) and M.dtype in (np.float32, np.float64)
+    usual = type(M) is np.ndarray and M.shape == (rows, 3) and M.dtype in (np.float32, np.float64)
     return M.astype(np.float64) if usual else None
 
 
@@ -301,19 +310,21 @@ def warp_perspective(
 def gaussian_blur(
     seen: Recipe,
     ksize: Any,
-    sigmaX: Any = 0,  # noqa: N803
+    sigmaX: Any = None,  # noqa: N803
     dst: Any = None,
     sigmaY: Any = 0,  # noqa: N803
     borderType: Any = 4,  # noqa: N803
 ) -> Made:
     """`cv2.GaussianBlur`."""
     x, y = number(sigmaX), number(sigmaY)
-    if x is None or y is None or dst is not None or borderType != cv2.BORDER_REFLECT_101:
+    if x is None or y is None or dst is not None or not _is_int(borderType, cv2.BORDER_REFLECT_101):
         return None
     sizes = integers(ksize, 2, 0, MOST_TAPS) if isinstance(ksize, (tuple, list)) else None
     if sizes is None:
         return None
     y = y if y > 0 else x
+    if (sizes[0] == 0 and x <= 0) or (sizes[1] == 0 and y <= 0):
+        return None
     width, height = (size or round(s * 6 + 1) | 1 for size, s in zip(sizes, (x, y), strict=True))
     if not all(size % 2 == 1 and size <= MOST_TAPS for size in (width, height)):
         return None
