@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import time
 from typing import Any
 
@@ -66,8 +67,10 @@ def test_more_processes_are_advised_where_samples_wait() -> None:
             pass
         if "try num_workers" in loader.explain():
             break
-    most = max(16, 4 * usable_cores())
-    assert f"  try num_workers={most}: a batch takes " in loader.explain()
+    advised = re.search(r"  try num_workers=(\d+): a batch takes ", loader.explain())
+    assert advised is not None
+    # Fewer where waiting for a core takes part of the time.
+    assert 2 < int(advised[1]) <= max(16, 4 * usable_cores())
     assert "of it waiting for something other than a core, such as a disk or a network" in loader.explain()
 
 
