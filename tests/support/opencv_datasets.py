@@ -52,7 +52,8 @@ class Augmented(data.Dataset[Any]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> Any:
-        image = cv2.cvtColor(cv2.imread(str(self.images[index])), cv2.COLOR_BGR2RGB)
+        read: Any = cv2.imread(str(self.images[index]))
+        image = cv2.cvtColor(read, cv2.COLOR_BGR2RGB)
         if not self.masks:
             return self.transform(image=image)["image"], index
         mask = cv2.imread(str(self.masks[index]), cv2.IMREAD_GRAYSCALE)
@@ -80,5 +81,5 @@ class Careless(data.Dataset[Any]):
         mirrored = np.ascontiguousarray(small[:, ::-1])
         cv2.rectangle(mirrored, (3, 3), (20, 20), (1, 2, 3), 2)
         cv2.imwrite(str(self.folder / f"{index}.png"), image)
-        again = cv2.imread(str(self.folder / f"{index}.png"))
+        again: Any = cv2.imread(str(self.folder / f"{index}.png"))
         return small, mirrored, again.astype(np.int64).sum(), cv2.resize(image, (20, 20)).astype(np.float32)
