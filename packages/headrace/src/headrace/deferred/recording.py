@@ -38,7 +38,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
-from headrace.deferred import batches, conversion, images, processors, tensors
+from headrace.deferred import conversion, images, processors, tensors
+from headrace.deferred.arrays import stacked
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
@@ -271,6 +272,47 @@ def _jitter_colors(self: Any, image: Image.Image) -> Any:
 _CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _jitter_colors}
 
 
+# --- stacks of deferred tensors, which are deferred as well -------------------------------------------------
+
+
+def _stacking(original: Function) -> Function:
+    """`torch.stack` for deferred tensors, and `original` for others."""
+
+    @functools.wraps(original)
+    def stack(*args: Any, **kwargs: Any) -> Any:
+        made = _stacked(args[0]) if len(args) == 1 and not kwargs else None
+        return original(*args, **kwargs) if made is None else made
+
+    return stack
+
+
+def _stacked(tensors: Any) -> torch.Tensor | None:
+    if type(tensors) not in (list, tuple) or not tensors:
+        return None
+    if type(tensors[0]) is tv_tensors.Image:  # of which torch makes a plain tensor
+        if not all(type(tensor) is tv_tensors.Image for tensor in tensors) or _keeps_type():
+            return None
+        tensors = [tensor.as_subclass(torch.Tensor) for tensor in tensors]
+    return stacked(tensors) if all(type(tensor) is torch.Tensor for tensor in tensors) else None
+
+
+def _keeps_type() -> bool:
+    """Returns whether torchvision is set to keep the class of its tensors."""
+    probe = tv_tensors.Image(torch.empty((1, 1, 1), device="cpu"))
+    return type(probe.unsqueeze(0)) is tv_tensors.Image
+
+
+def _collating(original: Function) -> Function:
+    """The function of `default_collate` for tensors, for deferred ones, and `original` for others."""
+
+    @functools.wraps(original)
+    def collate(batch: Any, **kwargs: Any) -> Any:
+        made = _stacked(batch)
+        return original(batch, **kwargs) if made is None else made
+
+    return collate
+
+
 # --- start and stop ------------------------------------------------------------------------------------
 
 _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
@@ -295,7 +337,12 @@ def start() -> None:
         _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
-    _undo.extend(batches.start())
+    _undo.append(_torch_compat.replace_stack(_stacking))
+    functions = _torch_compat.default_collate_functions()
+    if torch.Tensor in functions and not _torch_compat.default_collation_changed():
+        by_torch = functions[torch.Tensor]
+        functions[torch.Tensor] = _collating(by_torch)
+        _undo.append(functools.partial(functions.__setitem__, torch.Tensor, by_torch))
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
     for kind, name, method in processors.methods():
