@@ -273,38 +273,29 @@ def inverted(matrix: Any) -> list[float]:
     return [a, b, -a * c - b * f, d, e, -d * c - e * f]
 
 
-def warp_affine(
-    seen: Recipe,
-    M: Any,  # noqa: N803
-    dsize: Any,
-    dst: Any = None,
-    flags: Any = 1,
-    borderMode: Any = 0,  # noqa: N803
-    borderValue: Any = 0,  # noqa: N803
-) -> Made:
-    """`cv2.warpAffine`."""
-    matrix = _matrix(M, 2)
-    if matrix is None or dst is not None or type(flags) is not int:
-        return None
-    inverse = matrix.ravel().tolist() if flags & cv2.WARP_INVERSE_MAP else inverted(matrix)
-    return _warp(seen, inverse, dsize, flags, borderMode, borderValue)
+def _warping(rows: int, invert: Callable[[Any], Sequence[float]]) -> Callable[..., Made]:
+    """`cv2.warpAffine` or `cv2.warpPerspective`, with a matrix of so many rows."""
+
+    def warp(
+        seen: Recipe,
+        M: Any,  # noqa: N803
+        dsize: Any,
+        dst: Any = None,
+        flags: Any = 1,
+        borderMode: Any = 0,  # noqa: N803
+        borderValue: Any = 0,  # noqa: N803
+    ) -> Made:
+        matrix = _matrix(M, rows)
+        if matrix is None or dst is not None or type(flags) is not int:
+            return None
+        inverse = matrix.ravel().tolist() if flags & cv2.WARP_INVERSE_MAP else invert(matrix)
+        return _warp(seen, inverse, dsize, flags, borderMode, borderValue)
+
+    return warp
 
 
-def warp_perspective(
-    seen: Recipe,
-    M: Any,  # noqa: N803
-    dsize: Any,
-    dst: Any = None,
-    flags: Any = 1,
-    borderMode: Any = 0,  # noqa: N803
-    borderValue: Any = 0,  # noqa: N803
-) -> Made:
-    """`cv2.warpPerspective`."""
-    matrix = _matrix(M, 3)
-    if matrix is None or dst is not None or type(flags) is not int:
-        return None
-    inverse = matrix if flags & cv2.WARP_INVERSE_MAP else cv2.invert(matrix)[1]
-    return _warp(seen, inverse.ravel().tolist(), dsize, flags, borderMode, borderValue)
+warp_affine = _warping(2, inverted)
+warp_perspective = _warping(3, lambda matrix: cv2.invert(matrix)[1].ravel().tolist())
 
 
 def gaussian_blur(
