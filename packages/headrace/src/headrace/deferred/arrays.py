@@ -179,7 +179,8 @@ def _find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
     """The deferred memory that `x` lies in, and what `x` will hold, or None."""
     kind = type(x)
     dtypes: Any
-    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # makes constants of values
+    # A trace would hold the values as constants.
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return None
     if kind is np.ndarray:
         address, dtypes = x.__array_interface__["data"][0], ARRAY_DTYPES

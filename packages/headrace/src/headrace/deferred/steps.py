@@ -130,7 +130,7 @@ class OpencvOp(PillowOp):
     """An op that only a call of OpenCV is read as."""
 
     def replay(self, image: Any, draw: Draw) -> Any:
-        raise NotImplementedError("calls of OpenCV are repeated by OpenCV")
+        raise NotImplementedError("ops of OpenCV are recorded alone, and never replayed")
 
 
 @dataclass(frozen=True)

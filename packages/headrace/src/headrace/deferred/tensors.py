@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode
@@ -23,48 +24,59 @@ from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import RGB_ROWS, Store
-from headrace.plan.pointwise import LEVELS
+from headrace.plan.pointwise import LEVELS, look_up_levels
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.op import MAX_SIZE, NoNativeForm
 from headrace.transforms.reading import TENSOR_FILTERS
 from headrace.transforms.resize import Resize, ResizeShorter
 
 Function = Callable[..., Any]
+Step = Callable[..., Recipe | None]
 
 MAX_TABLES = 64
 
 
-def recording(original: Function, step: Callable[..., Recipe | None]) -> Function:
+def recording(original: Function, step: Step) -> Function:
     """A kernel of torchvision's that does what `original` does, later if the tensor is deferred.
 
     Args:
-        step: called with `original`, the tensor's recipe, whether its values lie side by side in memory, and
-            the arguments; gives the recipe of the result, or None if the original is to be called.
+        step: gives the recipe of the result; see `recorded`.
     """
 
     @functools.wraps(original)
-    def recorded(inpt: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = inpt.as_subclass(torch.Tensor) if type(inpt) is tv_tensors.Image else inpt
-        batched = type(plain) is torch.Tensor and plain.ndim == 4 and len(plain) == 1
-        image = plain[0] if batched else plain
-        recipe = recipe_of(image)
-        if batched and plain.stride() != image.unsqueeze(0).stride():
-            recipe = None
-        if recipe is None or recipe.axes != "CHW" or recipe.store.channels != 3:
-            return original(inpt, *args, **kwargs)
-        dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
-        try:
-            after = step(original, recipe, dense, *args, **kwargs)
-        except (TypeError, ValueError, RuntimeError, NoNativeForm):
-            after = None  # the original says what is wrong with its arguments
-        tensor = None if after is None else after.tensor()
-        if tensor is None:
-            return original(inpt, *args, **kwargs)
-        if batched:
-            tensor = tensor.unsqueeze(0)
-        return tensor if plain is inpt else tv_tensors.wrap(tensor, like=inpt)
+    def kernel(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+        return recorded(original, step, inpt, *args, **kwargs)
 
-    return recorded
+    return kernel
+
+
+def recorded(original: Function, step: Step, inpt: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of `original` for a tensor and further arguments, deferred if the tensor is.
+
+    Args:
+        step: called with `original`, the tensor's recipe, whether its values lie side by side in memory, and
+            the further arguments; gives the recipe of the result, or None if the original is to be called.
+        inpt: a tensor [3, height, width], or a batch of one.
+    """
+    plain = inpt.as_subclass(torch.Tensor) if type(inpt) is tv_tensors.Image else inpt
+    batched = type(plain) is torch.Tensor and plain.ndim == 4 and len(plain) == 1
+    image = plain[0] if batched else plain
+    recipe = recipe_of(image)
+    if batched and plain.stride() != image.unsqueeze(0).stride():
+        recipe = None
+    if recipe is None or recipe.axes != "CHW" or recipe.store.channels != 3:
+        return original(inpt, *args, **kwargs)
+    dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
+    try:
+        after = step(original, recipe, dense, *args, **kwargs)
+    except (TypeError, ValueError, RuntimeError, NoNativeForm):
+        after = None  # the original says what is wrong with its arguments
+    tensor = None if after is None else after.tensor()
+    if tensor is None:
+        return original(inpt, *args, **kwargs)
+    if batched:
+        tensor = tensor.unsqueeze(0)
+    return tensor if plain is inpt else tv_tensors.wrap(tensor, like=inpt)
 
 
 def _resize(
@@ -129,7 +141,7 @@ def _flip(original: Function, recipe: Recipe, dense: bool, *, axis: str) -> Reci
 _stores: dict[Any, tuple[Store, Store | None]] = {}
 
 
-def _change_levels(
+def change_levels(
     original: Function,
     recipe: Recipe,
     dense: bool,  # noqa: ARG001
@@ -139,53 +151,59 @@ def _change_levels(
     """A step that treats every value of a channel alike."""
     if kwargs.get("inplace") or any(argument is True for argument in args[2:]):
         return None
-    key = original, id(recipe.store), torch.get_default_dtype(), *frozen(args, kwargs)
-    if key not in _stores:
+    key = original, id(recipe.store), torch.get_default_dtype(), *_frozen(args, kwargs)
+    found = _stores.get(key)
+    if found is None:
         if len(_stores) >= MAX_TABLES:
             _stores.clear()
-        # With the store, so that no other one gets its identity.
-        _stores[key] = recipe.store, _changed(recipe.store, lambda values: original(values, *args, **kwargs))
-    store = _stores[key][1]
+        changed = _changed(recipe.store, lambda values: original(values, *args, **kwargs))
+        found = _stores[key] = recipe.store, changed  # of a store that is kept, no other gets the identity
+    store = found[1]
     return None if store is None else recipe._replace(store=store)
 
 
 def _changed(store: Store, change: Function) -> Store | None:
+    """The store of the values that `change` makes of those of `store`, or None if it does more than to
+    replace each value by another: it is compared on an image, too."""
     with torch.inference_mode(False):
-        if store.values is None:
-            values = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(3, LEVELS).contiguous()
-        else:
-            values = store.keep
+        levels = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(3, LEVELS)
+        values = levels.contiguous() if store.values is None else store.keep.clone()
         changed = change(values.view(3, 1, LEVELS))
         if changed.dtype not in TENSOR_DTYPES or changed.shape != (3, 1, LEVELS):
             return None
         if changed.data_ptr() == values.data_ptr():
             return None  # the tensor itself is the result
         changed = changed.reshape(3, LEVELS).contiguous()
+        noise = np.random.default_rng(0).integers(0, LEVELS, (3, 19, 23), dtype=np.uint8)
+        pixels = torch.from_numpy(noise)
+        result = change(look_up_levels(pixels, values))
+        if result.dtype != changed.dtype or not torch.equal(result, look_up_levels(pixels, changed)):
+            return None
     dtype = TENSOR_DTYPES.index(changed.dtype)
     return Store(changed.data_ptr(), dtype, store.rows_of_pixels, changed, 3, store.blue_first)
 
 
-@functools.lru_cache(maxsize=64)
-def _in_planes(store: Store) -> Store:
-    return replace(store, rows_of_pixels=False)
-
-
-def frozen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _frozen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments of a function that treats levels alike, in a form that is equal if they are.
 
     Raises:
         TypeError: one is neither a number, a name or a dtype, nor a list of numbers, one for each channel or
             for all of them.
     """
-    return tuple((name, *_frozen(value)) for name, value in (*enumerate(args), *kwargs.items()))
+    return tuple((name, *_frozen_one(value)) for name, value in (*enumerate(args), *kwargs.items()))
 
 
-def _frozen(value: Any) -> tuple[Any, ...]:
+def _frozen_one(value: Any) -> tuple[Any, ...]:
     if value is None or type(value) in (bool, int, float, str, torch.dtype):
         return type(value), value
     if type(value) in (list, tuple) and len(value) in (1, 3) and all(type(n) in (int, float) for n in value):
         return type(value), *value
-    raise TypeError(f"{value!r} isn't compared")
+    raise TypeError(f"{type(value).__name__} isn't compared")
+
+
+@functools.lru_cache(maxsize=64)
+def _in_planes(store: Store) -> Store:
+    return replace(store, rows_of_pixels=False)
 
 
 def _has_levels(recipe: Recipe) -> bool:
@@ -256,11 +274,11 @@ def _alike() -> bool:
 
 # --- steps by the names of torchvision's functions --------------------------------------------------------
 
-STEPS: dict[str, Callable[..., Recipe | None]] = {
+STEPS: dict[str, Step] = {
     "resize": _resize,
     "resized_crop": _resized_crop,
     "horizontal_flip": functools.partial(_flip, axis="x"),
     "vertical_flip": functools.partial(_flip, axis="y"),
-    "normalize": _change_levels,
-    "to_dtype": _change_levels,
+    "normalize": change_levels,
+    "to_dtype": change_levels,
 }
