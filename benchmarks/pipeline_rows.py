@@ -6,7 +6,6 @@ transforms and datasets are those that occur most often in public code, with the
 
 from __future__ import annotations
 
-import functools
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,18 +16,25 @@ import numpy as np
 import torch
 import torchvision.io
 from PIL import Image, ImageFilter
-from torch.utils.data import ConcatDataset, Dataset, default_collate
-from torchvision import datasets, models, tv_tensors
+from torch.utils.data import ConcatDataset, default_collate
+from torchvision import datasets, models
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-import headrace
-import headrace.order
+from joint_rows import (
+    Bucketed,
+    bucket_batches,
+    collated_by,
+    detection,
+    in_lists,
+    padded,
+    qwen,
+    segmentation,
+    vit,
+)
+from list_dataset import END, END_V2, ListDataset, Make, listed
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP = (v1.RandomResizedCrop(224), v1.RandomHorizontalFlip())
-END = (v1.ToTensor(), v1.Normalize(MEAN, STD))
-END_V2 = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD))
 CROP_TENSORS = (v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip())
 CIFAR_IMAGES = 10_000
 WEB_SHARDS = 8
@@ -40,8 +46,6 @@ BOTH = {
 }
 POLICIES = {"crop, RandAugment", "crop, AutoAugment", "crop, TrivialAugmentWide, RandomErasing"}
 PEERS = {"dali": BOTH | POLICIES, "albumentations": BOTH}
-
-Make = Callable[[Path], Dataset[Any]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Views:
 def converted(folder: Path, format: str, count: int = 600, **options: Any) -> Path:
     """A folder of the first images, converted once to another format."""
     root = folder.parent / f"{folder.name}-{format.lower()}-{count}"
-    for path, _ in _listed(folder)[:count]:
+    for path, _ in listed(folder)[:count]:
         target = root / Path(path).parent.name / f"{Path(path).stem}.{format.lower()}"
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -137,26 +141,6 @@ def _dino_views() -> list[Any]:
     large = v1.Compose([v1.RandomResizedCrop(224, scale=(0.4, 1.0), interpolation=3), *colour, *END])
     small = v1.Compose([v1.RandomResizedCrop(96, scale=(0.05, 0.4), interpolation=3), *colour, *END])
     return [large] * 2 + [small] * 8
-
-
-def _listed(folder: Path) -> list[tuple[str, int]]:
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    return [(str(path), label) for label, each in enumerate(classes) for path in sorted(each.iterdir())]
-
-
-class ListDataset(Dataset[Any]):
-    """Paths and labels in a list, as from a CSV file; the most frequent dataset of one's own."""
-
-    def __init__(self, folder: Path, transform: Any) -> None:
-        self.samples = _listed(folder)
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        return self.transform(Image.open(path).convert("RGB")), label
 
 
 class DictDataset(ListDataset):
@@ -234,7 +218,7 @@ def open_gray(path: str) -> Image.Image:
 def _gray(folder: Path) -> Any:
     """The same photographs as files of one channel."""
     root = folder.parent / f"{folder.name}-gray"
-    for path, _ in _listed(folder):
+    for path, _ in listed(folder):
         copy = root / Path(path).relative_to(folder)
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -269,7 +253,7 @@ def _hugging_face(folder: Path) -> Any:
     import datasets as hf
 
     table = {"image": [], "label": []}
-    for path, label in _listed(folder):
+    for path, label in listed(folder):
         table["image"].append({"bytes": Path(path).read_bytes(), "path": path})
         table["label"].append(label)
     features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
@@ -298,132 +282,10 @@ def _processor(folder: Path) -> Any:
     return datasets.ImageFolder(str(folder), Processing(ViTImageProcessor()))
 
 
-class ImageList(ListDataset):
-    """Images as Pillow opens them, for a collate function that calls a processor."""
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        return Image.open(path).convert("RGB"), label
-
-
-@functools.lru_cache(maxsize=1)
-def _vit() -> Any:
-    from transformers import ViTImageProcessor
-
-    return ViTImageProcessor()
-
-
-@functools.lru_cache(maxsize=1)
-def _qwen() -> Any:
-    from transformers import Qwen2VLImageProcessor
-
-    return Qwen2VLImageProcessor(min_pixels=224 * 224, max_pixels=448 * 448)
-
-
-def _collated_by(processor: Callable[[], Any]) -> dict[str, Any]:
-    """The arguments of a row whose collate function calls a processor, as fine-tuning scripts do."""
-
-    def make(folder: Path) -> Any:
-        processor()  # now, so that worker processes have it
-        return ImageList(folder, None)
-
-    def collate(batch: Any) -> Any:
-        images, labels = zip(*batch, strict=True)
-        return {**processor()(images=list(images), return_tensors="pt"), "labels": torch.tensor(labels)}
-
-    return {"make": make, "collate": collate, "needs": "transformers"}
-
-
-class JointDataset(ListDataset):
-    """Images with boxes and labels, or with a mask, changed together by torchvision's v2."""
-
-    def __init__(self, folder: Path, transform: Any, masks: Path | None = None) -> None:
-        super().__init__(folder, transform)
-        self.masks = masks
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        image = Image.open(path).convert("RGB")
-        if self.masks is not None:
-            mask = Image.open(self.masks / Path(path).parent.name / f"{Path(path).stem}.png")
-            return self.transform(image, tv_tensors.Mask(mask))
-        width, height = image.size
-        corners = torch.tensor([[0.1, 0.2, 0.6, 0.7], [0.3, 0.1, 0.9, 0.5], [0.4, 0.4, 0.8, 0.9]])
-        boxes = corners * torch.tensor([width, height, width, height])
-        target = {
-            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
-            "labels": torch.tensor([label, 1, 2]),
-        }
-        return self.transform(image, target)
-
-
-def _detection(*transforms: Any) -> Make:
-    sanitize = (v2.SanitizeBoundingBoxes(), v2.ToPureTensor())
-    return lambda folder: JointDataset(folder, v2.Compose([*transforms, *END_V2, *sanitize]))
-
-
-def _masks(folder: Path) -> Path:
-    """Masks of 21 classes, in PNGs with a palette."""
-    root = folder.parent / f"{folder.name}-masks"
-    for path, _ in _listed(folder):
-        target = root / Path(path).parent.name / f"{Path(path).stem}.png"
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            whole = target.with_suffix(".partial")
-            Image.open(path).convert("RGB").quantize(21).save(whole, "PNG")
-            whole.rename(target)
-    return root
-
-
-def _segmentation(folder: Path) -> Any:
-    kinds = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
-    size, fill = (480, 480), {tv_tensors.Mask: 255, "others": 0}
-    steps = [
-        v2.RandomResize(260, 1040),
-        v2.RandomHorizontalFlip(),
-        v2.RandomCrop(size, pad_if_needed=True, fill=fill),
-    ]
-    end = [v2.ToImage(), v2.ToDtype(kinds, scale=True), END_V2[-1]]
-    return JointDataset(folder, v2.Compose([*steps, *end]), _masks(folder))
-
-
-def _in_lists(batch: Any) -> Any:
-    return tuple(map(list, zip(*batch, strict=True)))
-
-
-def _padded(batch: Any) -> Any:
-    """Images in the corners of one tensor, as DETR's scripts collate them."""
-    images = [image for image, _ in batch]
-    height, width = (max(edges) for edges in zip(*(image.shape[1:] for image in images), strict=True))
-    tensor = torch.zeros(len(images), 3, height, width)
-    for i, image in enumerate(images):
-        tensor[i, :, : image.shape[1], : image.shape[2]].copy_(image)
-    return tensor, [target for _, target in batch]
-
-
-class Bucketed(ListDataset):
-    """Images resized and cropped to the size of their bucket, near 512 × 512."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, v1.Compose(list(END)))
-        sizes = headrace.image_sizes([path for path, _ in self.samples])
-        self.buckets = [(448, 576) if width > height else (576, 448) for width, height in sizes]
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.samples[index]
-        size = list(self.buckets[index])
-        image = v1.functional.resize(Image.open(path).convert("RGB"), max(size))
-        return self.transform(v1.functional.center_crop(image, size)), label
-
-
-def _bucket_batches(dataset: Bucketed) -> Any:
-    return headrace.order.BucketSampler(dataset.buckets, 16)
-
-
 def _web_dataset(folder: Path) -> Any:
     import webdataset
 
-    samples = _listed(folder)
+    samples = listed(folder)
     root = folder.parent / f"{folder.name}-shards"
     shards = [root / f"{number}.tar" for number in range(WEB_SHARDS)]
     if not shards[-1].exists():
@@ -472,7 +334,7 @@ def _pairs(folder: Path) -> Any:
     from albumentations.pytorch import ToTensorV2
 
     masks = folder.parent / f"{folder.name}-masks"
-    samples = _listed(folder)
+    samples = listed(folder)
     if not masks.exists():
         masks.mkdir()
         for number, (path, _) in enumerate(samples):
@@ -510,7 +372,7 @@ def _ultralytics(folder: Path) -> Any:
     if not images.exists():
         images.mkdir(parents=True)
         (images.parent / "labels").mkdir()
-        for number, (path, _) in enumerate(_listed(folder)):
+        for number, (path, _) in enumerate(listed(folder)):
             (images / f"{number}.jpg").write_bytes(Path(path).read_bytes())
             (images.parent / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
     hyp = get_cfg(overrides={"task": "detect"})
@@ -607,15 +469,15 @@ ROWS: tuple[Row, ...] = (
     Row("list dataset, decode_image, v2 on tensors", _decoded_list, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
-    Row("Hugging Face processor in collate_fn", target=3.0, **_collated_by(_vit)),
-    Row("Qwen2-VL processor in collate_fn", target=2.0, **_collated_by(_qwen)),
-    Row("SSD preset, boxes", _detection(
+    Row("Hugging Face processor in collate_fn", target=3.0, **collated_by(vit)),
+    Row("Qwen2-VL processor in collate_fn", target=2.0, **collated_by(qwen)),
+    Row("SSD preset, boxes", detection(
         v2.RandomPhotometricDistort(), v2.RandomZoomOut(fill=(123, 117, 104)), v2.RandomIoUCrop(),
-        v2.RandomHorizontalFlip()), 2.5, collate=_in_lists),
-    Row("DETR, multi-scale, padded", _detection(
-        v2.RandomHorizontalFlip(), v2.RandomShortestSize([320, 384, 448, 512], 800)), 3.0, collate=_padded),
-    Row("segmentation preset, masks", _segmentation, 3.0),
-    Row("buckets at 512 pixels", Bucketed, 2.5, batches=_bucket_batches),
+        v2.RandomHorizontalFlip()), 2.5, collate=in_lists),
+    Row("DETR, multi-scale, padded", detection(
+        v2.RandomHorizontalFlip(), v2.RandomShortestSize([320, 384, 448, 512], 800)), 3.0, collate=padded),
+    Row("segmentation preset, masks", segmentation, 3.0),
+    Row("buckets at 512 pixels", Bucketed, 2.5, batches=bucket_batches),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("cv2.imread", lambda folder: Read(folder, None), 1.2, "cv2"),
     Row("albumentations, cv2", _albumentations(_by_cv2, _crop_and_flip), 4.0, "albumentations"),
