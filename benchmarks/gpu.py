@@ -5,7 +5,7 @@
 Runs the tests marked `gpu`, and measures rates of copies, whether copies overlap a step, ResNet-50 trained
 from a folder and from a pack with its entry points, in bf16 and fp32, and what the doctor says of a script
 that starves its GPU. Writes OUT/gpu.json after each part, and a page, OUT/gpu.md, at the end. A part that
-fails is noted, and the others still run; a part isn't begun once the time is over.
+fails is noted, and the others still run; no part starts once the time is over.
 
 FOLDER holds images in folders of classes; without it 2,000 are drawn. `--quick` takes small figures
 everywhere, to try the script: with HEADRACE_ACCELERATOR=simulated on the accelerator of tests/accelerator,

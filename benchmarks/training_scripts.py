@@ -93,9 +93,9 @@ SCRIPTS = (
 )
 
 
-def prepare(folder: Path, pictures: Path, count: int = COUNT) -> None:
+def prepare(folder: Path, images: Path, count: int = COUNT) -> None:
     """Makes what the scripts read of class folders of JPEGs: train, val, masks, captions.csv, train.csv."""
-    classes = sorted(path for path in pictures.iterdir() if path.is_dir())
+    classes = sorted(path for path in images.iterdir() if path.is_dir())
     kinds = [sorted(path.glob("*.jpg")) for path in classes]
     chosen = [path for row in itertools.zip_longest(*kinds) for path in row if path is not None]
     rows = []
@@ -109,7 +109,7 @@ def prepare(folder: Path, pictures: Path, count: int = COUNT) -> None:
             mask.parent.mkdir(exist_ok=True)
             with Image.open(path) as image:
                 image.convert("L").point([level // 64 for level in range(256)]).save(mask)
-            rows.append(f"{copy},a picture of {path.parent.name},{classes.index(path.parent)}")
+            rows.append(f"{copy},an image of {path.parent.name},{classes.index(path.parent)}")
     for name, header in (("captions.csv", "filepath,title,label"), ("train.csv", "file_name,title,label")):
         (folder / name).write_text("\n".join([header, *rows]) + "\n")
 
@@ -193,14 +193,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("pictures", type=Path, help="class folders of JPEGs")
+    parser.add_argument("images", type=Path, help="class folders of JPEGs")
     parser.add_argument("--scripts", nargs="+", default=[script.name for script in SCRIPTS])
     parser.add_argument("--seconds", type=float, default=10, help="of each comparison")
     parser.add_argument("--check", action="store_true", help="compare what they print")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
-        prepare(data, arguments.pictures)
+        prepare(data, arguments.images)
         if not arguments.check:
             print("| script | loader | plan | images | times torch |\n|---|---|---|---|---|")
         for number, script in enumerate(SCRIPTS):

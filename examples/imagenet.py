@@ -181,7 +181,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, stop: StopSignal) -> list[float] | None:
-        """(top-1, top-5) in percent, exact over all ranks; None if a signal arrived."""
+        """(top-1, top-5) in percent, exact over all ranks, or None if a signal arrived."""
         model = self.model if self.average is None else self.average.module
         model.eval()
         if dist.is_initialized():

@@ -1,4 +1,4 @@
-"""Token batches with Accelerate. Bottleneck: buckets are filled anew, in Python, for each batch.
+"""Token batches with Accelerate. Bottleneck: buckets are filled again, in Python, for each batch.
 
 Shows: the training thread appends numbers to lists; one worker waits for indices.
 Fix: fill the buckets once.

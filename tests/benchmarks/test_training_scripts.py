@@ -25,8 +25,8 @@ CASES = [
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the scripts read, made of small noise images in ten classes."""
     root = tmp_path_factory.mktemp("data")
-    image_folder(root / "pictures", 100, classes=10, side=96)
-    scripts.prepare(root / "prepared", root / "pictures", 80)
+    image_folder(root / "images", 100, classes=10, side=96)
+    scripts.prepare(root / "prepared", root / "images", 80)
     return root / "prepared"
 
 

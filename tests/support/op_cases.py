@@ -73,7 +73,7 @@ def pipeline_of(steps: Any, height: int = 1, width: int = 1) -> ffi.Pipeline:
 
 
 def native(steps: Any, image: Image.Image, key: SampleKey) -> Image.Image | None:
-    """`image` after `steps`; None where they are left to torchvision."""
+    """`image` after `steps`, or None if they are left to torchvision."""
     drawn = pipeline_of(steps).draw(key, image.width, image.height)
     if drawn is None:
         return None
@@ -84,7 +84,7 @@ def native(steps: Any, image: Image.Image, key: SampleKey) -> Image.Image | None
 
 
 def native_drawn(op: ImageOp, image: Image.Image, draw: Draw) -> npt.NDArray[np.uint8] | None:
-    """`image` after `op` with the numbers of `draw`, in its size; None where it is left to torchvision."""
+    """`image` after `op` with the numbers of `draw`, in its size, or None if it is left to torchvision."""
     out = np.empty((image.height, image.width, 3), np.uint8)
     values = np.zeros((1, abi.DRAWS))
     values[0, : len(draw)] = draw

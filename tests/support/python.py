@@ -186,7 +186,7 @@ def _prepared() -> socket.socket:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Forks for each request. Returns it in the child; None at the end, in the process that was forked."""
+    """Forks for each request. Returns it in the child, or None at the end, in the process that was forked."""
     # By the descriptor of a child: its process, and where its end is reported.
     running: dict[int, tuple[int, int]] = {}
     while True:

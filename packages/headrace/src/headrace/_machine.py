@@ -24,7 +24,7 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None:
-    """Cores' worth of time that the cgroup and its ancestors allow; None without a limit."""
+    """Cores' worth of time that the cgroup and its ancestors allow, or None without a limit."""
     limits = [_v2_quota(group) for group in _groups(root, own, "")]
     limits += [
         _v1_quota(group) for name in ("cpu", "cpu,cpuacct") for group in _groups(root / name, own, "cpu")
@@ -43,7 +43,7 @@ def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
 
 
 def queued_ns(path: Path = SCHEDULING) -> int | None:
-    """Time that the calling thread has had no core while it could have run, in nanoseconds; None if the
+    """Time that the calling thread has had no core while it could have run, in nanoseconds, or None if the
     operating system doesn't tell. Takes 6 µs."""
     try:
         file = os.open(path, os.O_RDONLY)

@@ -151,8 +151,8 @@ class StreamBuilder:
         return self.latest() if kept else None
 
     def kept(self, config: LoaderConfig) -> EpochStart | None:
-        """The epoch before, if torch would use its iterator again, whoever made the samples; None if it would
-        make a new one, or if worker processes were kept and are gone."""
+        """The epoch before, if torch would use its iterator again, whoever made the samples, or None if it
+        would make a new one, or if worker processes were kept and are gone."""
         if not config.persistent_workers or config.num_workers == 0:
             return None
         gone = self._kept_processes and self._processes.idle is None

@@ -374,7 +374,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """(seed, epoch) that the random parameters of an epoch's samples depend on, with their index.
 
         Args:
-            epoch: its number; None for the epoch started last.
+            epoch: its number, or None for the epoch started last.
 
         Raises:
             ConfigError: without `seed` only the key of the epoch started last is known.

@@ -447,7 +447,7 @@ class TraceEvent(NamedTuple):
         name: stage; "wait" for the time that the user spent in next().
         thread: the system's number of the thread.
         start_ns, end_ns: start and end by `time.perf_counter_ns()`.
-        batch: batch that the user waited for; None for other stages.
+        batch: batch that the user waited for, or None for other stages.
         queue: numbers of batches that were ready at the start of the wait and in flight at its end.
     """
 

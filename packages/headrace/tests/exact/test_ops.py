@@ -46,7 +46,7 @@ SIZES = [(40, 33), (33, 40), (33, 33), (1, 1), (2, 9), (7, 1), (64, 61), (90, 17
 
 
 def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Image.Image | None:
-    """What the user's own transform gives; None where it raises an error for this image."""
+    """What the user's own transform gives, or None if it raises an error for this image."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

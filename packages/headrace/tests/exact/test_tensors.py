@@ -54,7 +54,7 @@ def image_of(tensor: torch.Tensor) -> Image.Image:
 
 
 def on_tensor(transform: Any) -> ImageOp | None:
-    """The op of `transform` where it is called with a uint8 tensor; None where that is Python."""
+    """The op of `transform` where it is called with a uint8 tensor, or None if that is Python."""
     cls = find_op(type(transform))
     assert cls is not None
     assert issubclass(cls, ImageOp)
@@ -65,7 +65,7 @@ def on_tensor(transform: Any) -> ImageOp | None:
 
 
 def theirs(transform: Any, image: Image.Image, index: int) -> Image.Image | None:
-    """What the user's own transform gives; None where it raises an error for this image."""
+    """What the user's own transform gives, or None if it raises an error for this image."""
     try:
         return image_of(drawing(transform, index, iter(range(99)))(tensor_of(image)))
     except (ValueError, RuntimeError):

@@ -255,7 +255,7 @@ def without_a_stage(
     seconds = duration(stage.seconds_per_sample)
     by = f"{stage.evidence} stack samples; it waits for {stage.waiting:.0%} of that time"
     change, *lines = remedy_for(stage, verdict.remedy)
-    # What was tried in vain beside other processes may help all the same.
+    # A change that showed no gain beside other processes may help without them.
     if stage == waiting_stage(case) and (case.is_busy or not tried_workers(case)):
         lines = [f" if it still waits then: {change}"]
         change = "more workers, which wait at the same time (num_workers=…)"

@@ -332,8 +332,8 @@ def _drawing(stack: Sequence[Frame], anchors: Sequence[str]) -> str:
     """The stage of a sampler that a loader asks for indices, or "" if it does something else."""
     last = len(anchors) - 1 - anchors[::-1].index("loader")
     called = stack[last + 1 :]
-    begun = stack[last].function in ("__init__", "_reset") and called and called[0].function == "__iter__"
-    if not begun and stack[last].function != "_next_index":
+    starting = stack[last].function in ("__init__", "_reset") and called and called[0].function == "__iter__"
+    if not starting and stack[last].function != "_next_index":
         return ""
     user = next((frame for frame in called if is_users(frame.filename)), None)
     owners = (frame.owner for frame in ([user] if user else called[::-1]) if frame.owner)

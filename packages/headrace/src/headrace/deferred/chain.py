@@ -219,7 +219,7 @@ class Chain(NamedTuple):
         return self.steps[-1].mode if self.steps else self.mode
 
     def after(self, op: ImageOp, draw: Draw) -> Chain | None:
-        """The same with a further step; None where they are too many."""
+        """The same with a further step, or None if they are too many."""
         if len(self.steps) == MAX_STEPS:
             return None
         steps = (*self.steps, Step.of(op, draw, self.shown, self.shown_mode))

@@ -153,7 +153,7 @@ def _colors(image: Image.Image) -> bytes | None:
 def _view(
     image: Image.Image, known: Deferred, chain: Chain | None, *, keeps_info: bool = True
 ) -> Image.Image | None:
-    """An image made of another, whose steps are `chain`; None if it can't be deferred."""
+    """An image made of another, whose steps are `chain`, or None if it can't be deferred."""
     chain = chain and chain.checked()
     if chain is None:
         return None
@@ -427,7 +427,7 @@ def _certain(image: Any, data: bytes) -> File:
 
 
 def _written(file: Any) -> tuple[int, int] | None:
-    """When a file was written, and its length; None if it is not the system's, or closed."""
+    """When a file was written, and its length, or None if it is not the system's, or closed."""
     try:
         status = os.fstat(file.fileno())
     except (AttributeError, OSError, ValueError):

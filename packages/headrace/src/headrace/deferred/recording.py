@@ -167,7 +167,7 @@ KERNELS: dict[str, Callable[..., Found]] = {
 
 
 def _recorded(image: Any, found: Callable[..., Found], *args: Any, **kwargs: Any) -> Image.Image | None:
-    """The deferred image after a step; None where it isn't recorded."""
+    """The deferred image after a step, or None if it isn't recorded."""
     if not images.may_record(image) or image.mode not in ("RGB", "L"):
         return None
     try:

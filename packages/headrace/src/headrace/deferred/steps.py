@@ -187,7 +187,7 @@ class OpencvWarp(OpencvOp):
 
 
 def blur_of(filter: Any) -> tuple[ImageOp, Draw] | None:
-    """The op of a Pillow filter; None where Pillow has to apply it."""
+    """The op of a Pillow filter, or None if Pillow has to apply it."""
     if type(filter) is not ImageFilter.GaussianBlur:
         return None
     radius = filter.radius

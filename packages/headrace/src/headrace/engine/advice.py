@@ -42,7 +42,7 @@ def most_workers() -> int:
 
 
 def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
-    """Another number of processes; None where the present one seems right, or too little is known.
+    """Another number of processes, or None if the present one seems right, or too little is known.
 
     Args:
         work: what the processes have done.

@@ -37,7 +37,7 @@ class Request:
     samples: int  # of the dataset; 0 if it isn't known
 
     def seeds(self) -> Sequence[int | None]:
-        """One for each sample; None for each if samples aren't seeded."""
+        """One for each sample, or None for each if samples aren't seeded."""
         if not self.seeding.by_sample:
             return [None] * len(self.batch.indices)
         return sample_seeds(self.seeding.key, self.batch, self.samples)

@@ -63,7 +63,7 @@ class Meter:
         self._native = (method, *(each for each in self._native if each != method))
 
     def native(self) -> NativeStats | None:
-        """Totals of all native threads, and the numbers of those in use; None if none were started here."""
+        """Totals of all native threads, and the numbers of those in use, or None if none were started."""
         methods = [method for each in self._native if (method := each()) is not None]
         totals = [stats for method in methods if (stats := method()) is not None]
         return sum(totals[1:], totals[0]) if totals else None

@@ -104,7 +104,7 @@ class PendingBatch:
     images: torch.Tensor  # being written: [n, *`NativeSegment.shape`]
     native: ffi.Batch
     pid: int
-    # Samples that Pillow makes, by position; None until native code has left them to it.
+    # Samples that Pillow makes, by position, or None until native code has left them to it.
     fallback: dict[int, Future[tuple[torch.Tensor, int]]] | None = field(default=None)
     lease: Lease | None = None  # on the files that the samples are read from, if they may go
     submitted_ns: int = field(default_factory=time.perf_counter_ns)  # see `headrace.records.BatchTimes`

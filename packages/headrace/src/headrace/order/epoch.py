@@ -69,8 +69,8 @@ class Position:
     streams: dict[int, StreamState] = field(default_factory=dict, repr=False)
     # The same at the epoch's end, of a dataset that has a state and is used for the next epoch, too.
     ends: dict[int, StreamState] = field(default_factory=dict, repr=False)
-    # Worker after the one that gave the last batch, as some end before others; None if there are no streams,
-    # or an older version has saved the state.
+    # Worker after the one that gave the last batch, as some end before others, or None if there are no
+    # streams, or an older version has saved the state.
     turn: int | None = None
 
     def copy(self) -> Position:

@@ -186,7 +186,7 @@ class Progress:
         return 0 if self.seed is None and _shared(batches) else self.seed
 
     def random_key(self, batches: Batches, epoch: int | None) -> Key | None:
-        """See `headrace.DataLoader.random_key`; None if it isn't known."""
+        """See `headrace.DataLoader.random_key`, or None if it isn't known."""
         if epoch is None:
             return None if self._latest is None else self._latest.start.random_key
         seed = self.seed_of(batches)

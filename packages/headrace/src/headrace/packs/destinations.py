@@ -156,7 +156,7 @@ class Destination:
         return True
 
     def parts(self, folder: Path, count: int) -> list[Part | None]:
-        """The rows of each shard, kept in `folder`, too; None for shards that have to be written (again)."""
+        """The rows of each shard, kept in `folder`, too, or None for shards that have to be written."""
         shards, rows = _files(self._shards), _files(self._work)
 
         def read(shard: int) -> Part | None:

@@ -144,7 +144,7 @@ class Part:
 
     @classmethod
     def read(cls, path: Path) -> Part | None:
-        """Reads what `Rows.write` wrote; None if it isn't there."""
+        """Reads what `Rows.write` wrote, or None if it isn't there."""
         if not path.is_file():
             return None
         reader = pa.ipc.open_file(pa.memory_map(str(path)))

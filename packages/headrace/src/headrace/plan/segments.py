@@ -56,7 +56,7 @@ class NativeSegment:
         channels: channels of every output image: 3 (RGB), or 1 (L).
         height, width: size of every output image in pixels; of several images, one below the other.
         views: number of images that each sample consists of.
-        table: value of each level of each channel, [channels, 256] of `dtype`; None for the level (uint8).
+        table: value of each level of each channel, [channels, 256] of `dtype`, or None for the level (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
     """
@@ -164,7 +164,7 @@ class CollateSegment:
 
     Attributes:
         target_transform: function of the label (an int) of each sample; None to keep the label.
-        collate: function of the list of (image, target); None for torch's default collation.
+        collate: function of the list of (image, target), or None for torch's default collation.
         collates_first: whether `collate` calls torch's default collation first, and needs nothing else.
         sample_type: class of one sample's image before collation: `torch.Tensor` or `tv_tensors.Image`.
         by_pixel: whether such an image has the channels of a pixel side by side in memory.

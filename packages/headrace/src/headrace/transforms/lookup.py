@@ -85,7 +85,7 @@ def _is_container(cls: type) -> bool:
 
 
 def steps_of(transform: Any) -> Sequence[Any] | None:
-    """The transforms that a container calls, in order; None for all other transforms, and for a container
+    """The transforms that a container calls, in order, or None for all other transforms, and for a container
     that was changed."""
     kind = _container_of(type(transform))
     if kind is None:

@@ -282,8 +282,8 @@ class WorkerPool:
     # Requests and answers.
 
     def _next_worker(self) -> _Worker | None:
-        """Whose turn it is, or, if the order doesn't matter, who has least to do; None if the streams of all
-        workers have ended."""
+        """The worker whose turn it is, or that has least to do if the order doesn't matter, or None if the
+        streams of all workers have ended."""
         workers, first = self._members.workers, self._turn % self.config.num_workers
         at_work = [each for each in (*workers[first:], *workers[:first]) if not each.stream_ended]
         if not at_work:
