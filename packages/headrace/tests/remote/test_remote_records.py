@@ -69,6 +69,28 @@ def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None
     assert empty.requests == 3  # two sizes, and one object
 
 
+def test_records_that_one_thread_holds_are_its_own(store: MemoryStore, tmp_path: Path) -> None:
+    """The cache has room for one: what else nobody holds is requested."""
+    records = access_to(store, tmp_path, capacity=SIZE).records()
+    places = [
+        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record("x", f"{n}", SIZE, zlib.crc32(data_of(n))))
+        for n in range(6)
+    ]
+
+    def hold_others() -> None:
+        with records.holding(places[3:]):
+            assert [records.read(each) for each in places[3:]] == [data_of(n) for n in range(3, 6)]
+
+    with records.holding(places[:3]):
+        other = threading.Thread(target=hold_others)
+        other.start()
+        other.join()
+        before = store.requests
+        assert [records.read(each) for each in places[:3]] == [data_of(n) for n in range(3)]
+        assert store.requests == before
+    assert records.read(places[0]) == data_of(0)
+
+
 def test_sizes_and_versions_of_single_objects_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

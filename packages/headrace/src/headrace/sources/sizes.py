@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 from headrace._files import cache_folder, make_cache, whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError
+from headrace.sources.reading import read_part
 
 # Bytes in which most files have their size; JPEGs with thumbnails or color profiles may have it later.
 PREFIXES = (1 << 12, 1 << 16)
@@ -71,13 +73,8 @@ def _sizes(paths: Sequence[str]) -> list[tuple[int, int]]:
 
 def _size(path: str) -> tuple[int, int]:
     for length in PREFIXES:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return ffi.image_size(os.read(file, length))
-        except NativeError:
-            continue
-        finally:
-            os.close(file)
+        with suppress(NativeError):
+            return ffi.image_size(read_part(path, size=length))
     with Image.open(path) as image:
         return image.size
 

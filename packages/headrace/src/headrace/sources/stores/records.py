@@ -39,6 +39,13 @@ GUESS = 2 << 20
 _located = lru_cache(maxsize=1 << 16)(store_and_name)
 
 
+class _Held(threading.local):
+    """The records that a thread holds: the lease of each, and its place in that."""
+
+    def __init__(self) -> None:
+        self.places: dict[Wanted, tuple[Lease, int]] = {}
+
+
 class Records:
     """The records that one process fetches; for any thread.
 
@@ -65,7 +72,7 @@ class Records:
         self._sizes = 0, 0  # the sum and the number of the sizes of whole objects
         # Size and version by URL, of the whole objects that were requested last.
         self._remembered: dict[str, tuple[int, str]] = {}
-        self._held: dict[Wanted, tuple[Lease, int]] = {}  # the lease, and the position in it
+        self._held = _Held()
 
     def begin(self, wanted: Sequence[Wanted]) -> Lease:
         """Starts to fetch all of `wanted`; returns at once."""
@@ -84,7 +91,7 @@ class Records:
 
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
-        held = self._held.get(wanted)
+        held = self._held.places.get(wanted)
         if held is not None:
             return held[0].read(held[1])
         lease = self.begin([wanted]).arrived()
@@ -98,11 +105,11 @@ class Records:
         """Within this, all of `wanted` are there to `read`, in this thread. Raises what kept all of them from
         it."""
         lease = self.begin(wanted).arrived()
-        self._held = {each: (lease, i) for i, each in enumerate(wanted)}
+        self._held.places = {each: (lease, i) for i, each in enumerate(wanted)}
         try:
             yield
         finally:
-            self._held = {}
+            self._held.places = {}
             lease.release()
 
     def fetch(self, url: str, start: int, stop: int) -> bytes:
