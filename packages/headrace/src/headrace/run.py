@@ -28,9 +28,9 @@ from headrace.records import EpochStats
 
 __all__ = ["ReplacingDataLoader"]
 
-# Values of the variable: report at the end; explain each loader at its first batch; compare each loader with
-# torch's for the number of seconds that follows the colon.
-REPORT, EXPLAIN, COMPARE = "report", "explain", "compare:"
+# Values of the variable: report at the end, or with whole plans; explain each loader at its first batch;
+# compare each loader with torch's for the number of seconds that follows the colon.
+REPORT, PLANS, EXPLAIN, COMPARE = "report", "report plans", "explain", "compare:"
 # Turns that each of two compared loaders gets.
 TURNS = 3
 _epochs = itertools.count()
@@ -80,13 +80,16 @@ class Use:
         self.seconds += epoch.seconds - epoch.startup_seconds
         self.stall_seconds += epoch.stall_seconds
 
-    def lines(self) -> Iterator[str]:
-        """The report in words."""
+    def lines(self, *, plans: bool) -> Iterator[str]:
+        """The report in words, with all of the explanation if `plans`."""
         title, *rest = self.explanation.split("\n\n")
-        yield title
-        for line in "\n".join(rest[1:]).splitlines():  # what follows the table of steps
-            if line.startswith(("images:", "to run all")):
-                yield line
+        if plans:
+            yield from self.explanation.splitlines()
+        else:
+            yield title
+            for line in "\n".join(rest[1:]).splitlines():  # what follows the table of steps
+                if line.startswith(("images:", "to run all")):
+                    yield line
         counts = (("epoch", self.epochs), ("batch", self.batches), ("sample", self.samples))
         yield ", ".join(_count(number, what) for what, number in counts)
         if self.seconds > 0:
@@ -102,13 +105,11 @@ class Report:
     Attributes:
         uses: by the place of loaders, what they did.
         left_alone: classes of other libraries and places where their loaders were created.
-        loaders: those that exist.
         running: by number, epochs that have begun and not ended; each can be called to end it.
     """
 
     uses: dict[Place, Use] = field(default_factory=dict)
     left_alone: dict[str, None] = field(default_factory=dict)
-    loaders: weakref.WeakSet[ReplacingDataLoader] = field(default_factory=weakref.WeakSet)
     running: dict[int, weakref.finalize[..., Any]] = field(default_factory=dict)
     process: int = field(default_factory=os.getpid)
 
@@ -120,7 +121,10 @@ class Report:
     def _end(self, number: int, loader: ReplacingDataLoader) -> None:
         if os.getpid() == self.process:
             del self.running[number]
-            self.uses[loader.place].add(loader.stats().epochs[-1])
+            use = self.uses[loader.place]
+            use.add(loader.stats().epochs[-1])
+            if loader.passes <= 2:  # the second epoch knows what workers found out in the first
+                use.explanation = loader.explain()
 
     def leave_alone(self, cls: type) -> None:
         """Notes that a loader of another library's class was created, which is not replaced."""
@@ -132,15 +136,14 @@ class Report:
         if os.getpid() != self.process or rank not in (None, "0"):
             return
         lines = []
-        if os.environ.get(replacement.VARIABLE) == REPORT:
+        mode = os.environ.get(replacement.VARIABLE)
+        if mode in (REPORT, PLANS):
             for end in list(self.running.values()):
                 end()
-            for loader in self.loaders:
-                self.uses[loader.place].explanation = loader.explain()
             uses = {place: use for place, use in self.uses.items() if use.epochs}
             lines += [f"headrace: {_count(sum(use.loaders for use in uses.values()), 'loader')}"]
             for place, use in uses.items():
-                lines += [f"  {place}", *(f"    {line}" for line in use.lines())]
+                lines += [f"  {place}", *(f"    {line}".rstrip() for line in use.lines(plans=mode == PLANS))]
             lines += _advice(list(uses)) if uses else []
         lines += [f"  left as it is: {name}, a subclass of torch's DataLoader" for name in self.left_alone]
         with contextlib.suppress(OSError, ValueError):  # the program has closed its standard error
@@ -154,6 +157,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
         report: the report of this process.
         place: the line of the program that created it.
         arguments: the arguments that it was created with.
+        passes: number of epochs that have started; of those of one batch, that have ended.
     """
 
     report = Report()
@@ -162,31 +166,28 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.place = _place(self)
         self.arguments = args, kwargs
-        self._passes = 0  # epochs that have begun; of those of one batch, that have ended
+        self.passes = 0
         super().__init__(*args, **kwargs)
         self.report.uses.setdefault(self.place, Use()).loaders += 1
-        self.report.loaders.add(self)
 
     def __iter__(self) -> Any:
         mode = os.environ.get(replacement.VARIABLE, REPORT)
-        if mode != REPORT:
+        if mode not in (REPORT, PLANS):
             return self._one_batch(mode)
-        if self._passes < 2:  # what workers found out in the first epoch is known in the second
-            self.report.uses[self.place].explanation = self.explain()
-        self._passes += 1
+        self.passes += 1
         iterator = super().__iter__()
         self.report.begin(self, iterator)
         return iterator
 
     def _one_batch(self, mode: str) -> Iterator[Any]:
         """Yields the first batch of an epoch alone. Ends the program when it comes for a second epoch."""
-        if self._passes:
+        if self.passes:
             sys.exit(0)
         yield next(super().__iter__())
         text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
         sys.stdout.write(f"{self.place}\n{text}\n\n")
         sys.stdout.flush()
-        self._passes += 1
+        self.passes += 1
 
     def _comparison(self, seconds: float) -> str:
         """Iterates over this loader and torch's in turn, so many seconds together. Returns their rates."""

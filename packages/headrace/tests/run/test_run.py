@@ -92,6 +92,34 @@ def test_the_report_follows_the_output_of_a_script(script: Path) -> None:
     ]
 
 
+OWN = """
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
+
+class Own(Dataset):
+    transform = Compose([RandomResizedCrop(16), ToTensor()])
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return self.transform(Image.open("image.jpg"))
+
+if __name__ == "__main__":
+    for batch in DataLoader(Own(), batch_size=4, num_workers=1):
+        pass
+"""
+
+
+def test_a_loader_that_is_gone_is_reported_as_its_workers_found_it(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "images", count=1)
+    next(folder.rglob("*.jpg")).rename(tmp_path / "image.jpg")
+    (tmp_path / "own.py").write_text(OWN)
+    done = headrace("run", "--explain", "own.py", folder=tmp_path)
+    assert done.returncode == 0
+    assert "    images: native code decodes and transforms them, and writes the tensors" in done.stderr
+    assert "    Own (own.py:6)  python" in done.stderr
+
+
 def test_a_script_that_a_signal_ends(script: Path) -> None:
     done = headrace("run", "train.py", "images", "1", "signal", folder=script.parent)
     assert done.returncode == -signal.SIGTERM

@@ -28,6 +28,9 @@ def run(
             help="Compare each loader with torch's for so many seconds instead of training.",
         ),
     ] = None,
+    plans: Annotated[
+        bool, typer.Option("--explain", help="Print the whole plan of each loader in the report.")
+    ] = False,
 ) -> None:
     """Runs a training command with Headrace in place of torch's DataLoader, without changing a line of it.
 
@@ -37,8 +40,9 @@ def run(
     loader did is printed to standard error, with the line to change to keep it.
     Nothing is written anywhere. Exit code, signals and output are the command's.
     """
-    mode = "report" if compare is None else f"compare:{compare}"
-    _execute(command, module, mode)
+    if compare is not None:
+        _execute(command, module, f"compare:{compare}")
+    _execute(command, module, "report plans" if plans else "report")
 
 
 def explain(command: Command, module: Module = False) -> None:
