@@ -173,7 +173,7 @@ def test_explain_says_what_native_code_did_for_the_first_samples_of_a_dataset(fo
         measured(AUGMENT),
     )
     assert measured(drawn_by_hand, collate_fn=list).startswith(
-        "images: native code decodes them; Python makes the tensors, because no Compose converts"
+        "images: native code decodes them; Python makes the tensors of their pixels"
     )
     text = headrace.DataLoader(Texts(), 4, num_workers=1)
     list(text)

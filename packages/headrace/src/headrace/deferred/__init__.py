@@ -20,6 +20,7 @@ def start_worker() -> Callable[[], DeferralCounts]:
         A function that says how samples were made since; to be called once.
     """
     from headrace.deferred import (  # what they bring takes long to import
+        arrays,
         conversion,
         images,
         own_code,
@@ -43,13 +44,15 @@ def start_worker() -> Callable[[], DeferralCounts]:
     patched = find_patched()
     stopped, texts = stopped_by(patched), tuple(patched_text(*each) for each in patched)
     allowed = IMAGES not in stopped, RECORDING not in stopped
-    opened, made, notes = images.opened, conversion.made, own_code.start()
-    first_opened, first_made = opened.count, made.count
+    notes = own_code.start()
+    counters = images.opened, conversion.made, arrays.in_batches
+    before = [each.count for each in counters]
 
     def counts() -> DeferralCounts:
         own_code.stop()
-        done = opened.count - first_opened, made.count - first_made
+        opened, made, stacked = (each.count - n for each, n in zip(counters, before, strict=True))
         seen = dict(notes.pixels), dict(notes.tensors)
+        done = opened, max(made, stacked)
         return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", differing())
 
     return counts

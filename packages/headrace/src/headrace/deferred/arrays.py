@@ -17,13 +17,14 @@ import numpy.typing as npt
 import torch
 
 from headrace._native import deferred
-from headrace.deferred.chain import Chain, File
+from headrace.deferred.chain import Chain, Counter, File
 from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order
 
 # By `Store.dtype`. NumPy has no bfloat16: there are no such arrays.
 ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32)))
 TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 AXES = ("HW", "HWC", "CHW")
+in_batches = Counter()  # tensors that became part of a deferred batch
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
 MOST_HELD_NBYTES = 256 << 20
 
@@ -145,7 +146,10 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
     if None in fills or nbytes > deferred.MOST_STACKED_NBYTES:
         return None
     memory = deferred.Piece(fills, nbytes, layout=0 if "CHW" in axes else 1).take()
-    return None if memory is None else tensor_on(memory, dtype, whole, strides)
+    if memory is None:
+        return None
+    in_batches.count += len(pieces)
+    return tensor_on(memory, dtype, whole, strides)
 
 
 def _fill_of(found: tuple[_ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> Any:

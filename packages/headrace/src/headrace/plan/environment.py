@@ -199,7 +199,7 @@ class Environment:
             seen = f"{counts.opened} images, {counts.tensors} tensors in the first batch of each worker"
             return f"native code decodes and transforms them, and writes the tensors ({seen})"
         if counts.opened:
-            why = "Python makes the tensors, because no Compose converts an image to a float tensor"
+            why = "Python makes the tensors of their pixels"
             if not counts.recorded:
                 why = "torchvision transforms them, because a function that it calls was replaced"
             seen = f"{counts.opened} images in the first batch of each worker"
