@@ -151,10 +151,10 @@ BUDGETS = [
     Budget(("transforms", "decoding"), 4_925, 4_600),
     Budget(("plan",), 1_490, 1_900),
     # 1,900, and what is new: OpenCV, albumentations, joint samples and processors.
-    Budget(("deferred",), 3_468, 4_032),
+    Budget(("deferred",), 3_475, 4_032),
     Budget(("engine",), 5_059, 4_700),
     Budget(("order",), 1_657, 1_150),
-    Budget(("sources", "cache"), 4_332, 3_300),
+    Budget(("sources", "cache"), 4_336, 3_300),
     Budget(("packs", "ray_data"), 3_238, 2_950),
     Budget(("device",), 639, 600),
     Budget(("recipes",), 796, 800),
@@ -175,12 +175,12 @@ BUDGETS = [
             "records",
             "testing",
         ),
-        3_940,
+        3_944,
         3_000,
     ),
-    Budget(("_startup", "replacement", "run"), 448),
+    Budget(("_startup", "replacement", "run"), 449),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 31_116, 28_400)
+ALL_PYTHON = Budget(tuple(HOLDS), 31_132, 28_400)
 DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 7_810, 6_500)
 NATIVE = 16_319
 MAX_FILE, MAX_FUNCTION = 600, 60
