@@ -57,12 +57,20 @@ void opencv_from_hsv_row(uint8_t* row, int width, bool rounded) {
 
 // --- blends of four pixels ---
 
+// What lies after the last pixel in the arrays was never written.
+template <typename Lanes, typename Value>
+inline Lanes lanes_of(const Value* values, int count) {
+  Lanes lanes{};
+  std::memcpy(&lanes, values, sizeof(Value) * std::min(kLanes, count));
+  return lanes;
+}
+
 template <typename Blend>
 inline void blend_corners(const OpencvCorners& corners, int count, uint32_t* out,
                           const Blend& blend) {
   for (int i = 0; i < count; i += kLanes) {
     Ints p[4];
-    for (int k = 0; k < 4; ++k) std::memcpy(&p[k], corners.pixels[k] + i, kVectorBytes);
+    for (int k = 0; k < 4; ++k) p[k] = lanes_of<Ints>(corners.pixels[k] + i, count - i);
     const Ints pixels = blend(p, i);
     std::memcpy(out + i, &pixels, size_t{4} * std::min(kLanes, count - i));
   }
@@ -70,9 +78,8 @@ inline void blend_corners(const OpencvCorners& corners, int count, uint32_t* out
 
 void opencv_blend_fixed(const OpencvCorners& corners, int count, uint32_t* out) {
   blend_corners(corners, count, out, [&](const Ints* p, int i) {
-    Ints fx, fy;
-    std::memcpy(&fx, corners.fixed_x + i, kVectorBytes);
-    std::memcpy(&fy, corners.fixed_y + i, kVectorBytes);
+    const Ints fx = lanes_of<Ints>(corners.fixed_x + i, count - i);
+    const Ints fy = lanes_of<Ints>(corners.fixed_y + i, count - i);
     const Ints a = (32 - fx) * (32 - fy), b = fx * (32 - fy), c = (32 - fx) * fy, d = fx * fy;
     const auto channel = [&](Ints (*of)(Ints)) {
       return (of(p[0]) * a + of(p[1]) * b + of(p[2]) * c + of(p[3]) * d + 512) >> 10;
@@ -83,9 +90,8 @@ void opencv_blend_fixed(const OpencvCorners& corners, int count, uint32_t* out) 
 
 void opencv_blend_floats(const OpencvCorners& corners, int count, uint32_t* out) {
   blend_corners(corners, count, out, [&](const Ints* p, int i) {
-    Floats fx, fy;
-    std::memcpy(&fx, corners.x + i, kVectorBytes);
-    std::memcpy(&fy, corners.y + i, kVectorBytes);
+    const Floats fx = lanes_of<Floats>(corners.x + i, count - i);
+    const Floats fy = lanes_of<Floats>(corners.y + i, count - i);
     const auto between = [](Floats part, Floats from, Floats to) {
       return fused(part, to - from, from);
     };
@@ -114,8 +120,7 @@ void opencv_plane(const float m[3], float y, int first, int count, bool last, fl
 // Places of at most a million pixels become pixels, and parts of one to the right and below.
 void opencv_split(float* places, int count, bool nearest, int32_t* pixels) {
   for (int i = 0; i < count; i += kLanes) {
-    Floats place;
-    std::memcpy(&place, places + i, kVectorBytes);
+    Floats place = lanes_of<Floats>(places + i, count - i);
     place = place > 1e6f ? all(1e6f) : place;
     place = place > -1e6f ? place : all(-1e6f);
     const Ints pixel = nearest ? rounded_to_even(place) : floor_of(place);
