@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 from torchvision import transforms as v1
 from torchvision import tv_tensors
+from torchvision.io import ImageReadMode, decode_image, decode_jpeg
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace.transforms import OPS
@@ -277,7 +278,87 @@ TENSOR_TO_TENSOR: list[Action] = [
     lambda x, _: F.erase(x, 1, 2, 3, 4, torch.zeros(1, 1, 1), inplace=True),
     lambda x, _: torch.from_dlpack(x),
     _saved,
+    # What torchvision's functions do to tensors, in both versions.
+    lambda x, choose: _functional(choose).resize(
+        x, _two(choose), antialias=choose.choice([True, True, False])
+    ),
+    lambda x, choose: _functional(choose).resize(
+        x,
+        [choose.randint(1, 30)],
+        choose.choice(list(InterpolationMode)[:3]),
+        max_size=choose.choice([None, 31]),
+    ),
+    lambda x, choose: _functional(choose).resized_crop(
+        x,
+        choose.randint(0, 4),
+        choose.randint(-1, 4),
+        choose.randint(1, 20),
+        choose.randint(1, 20),
+        _two(choose),
+    ),
+    lambda x, choose: _functional(choose).crop(
+        x, choose.randint(-2, 4), choose.randint(-2, 4), *_two(choose)
+    ),
+    lambda x, choose: _functional(choose).center_crop(x, _two(choose)),
+    lambda x, choose: _functional(choose).hflip(x),
+    lambda x, choose: _functional(choose).vflip(x),
+    lambda x, choose: _functional(choose).pad(x, [choose.randint(0, 3)], choose.randint(0, 9)),
+    lambda x, choose: _functional(choose).rotate(
+        x, choose.choice([0, 90, 180, 33.3]), expand=choose.random() < 0.5
+    ),
+    lambda x, choose: _functional(choose).adjust_brightness(x, choose.random() * 2),
+    lambda x, choose: _functional(choose).adjust_contrast(x, choose.random() * 2),
+    lambda x, choose: _functional(choose).adjust_saturation(x, choose.random() * 2),
+    lambda x, choose: _functional(choose).adjust_hue(x, choose.random() - 0.5),
+    lambda x, choose: _functional(choose).gaussian_blur(x, choose.choice([3, [5, 3]])),
+    lambda x, choose: _functional(choose).rgb_to_grayscale(x, choose.choice([1, 3])),
+    lambda x, choose: _functional(choose).posterize(x, choose.randint(1, 8)),
+    lambda x, choose: _functional(choose).solarize(x, choose.choice([0.5, 100])),
+    lambda x, choose: _functional(choose).invert(x),
+    lambda x, choose: _functional(choose).autocontrast(x),
+    lambda x, choose: _functional(choose).equalize(x),
+    lambda x, choose: F.convert_image_dtype(x, choose.choice([torch.float32, torch.float16, torch.uint8])),
+    lambda x, choose: F2.to_dtype(
+        x,
+        choose.choice([torch.float32, torch.bfloat16, torch.float64, torch.uint8]),
+        scale=choose.random() < 0.7,
+    ),
+    lambda x, choose: _functional(choose).normalize(
+        x, [0.485, 0.456, 0.406], [0.229, 0.224, choose.choice([0.225, 1e-9])], choose.random() < 0.3
+    ),
+    lambda x, choose: x / choose.choice([255, 255.0, 127.5]),
+    lambda x, choose: x.div(255).sub(0.5).div_(0.25) if choose.random() < 0.5 else x.float().div_(255.0),
+    lambda x, choose: x.float() / 255 if choose.random() < 0.5 else x.to(torch.float32) / 255.0,
+    lambda x, choose: (
+        (x - torch.tensor([1.0, 2, 3])[:, None, None]) / torch.tensor([4.0, 5, 6])[:, None, None]
+    ),
+    lambda x, choose: x.flip(choose.choice([0, -1, (1, 2)])),
+    lambda x, choose: x[[2, 1, 0]],
+    lambda x, choose: x[:, : choose.randint(1, 20), choose.randint(0, 5) :],
+    lambda x, _: x[None],
+    lambda x, _: x[0],
+    lambda x, _: x.contiguous(),
+    lambda x, _: x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.mT.contiguous(),
+    lambda x, _: x.transpose(1, 2),
+    lambda x, _: x.expand(2, *x.shape),
+    lambda x, _: x.reshape(-1, x.shape[-1]),
+    lambda x, choose: torch.cat([x, x.flip(-1)], choose.choice([0, 1, 2])),
+    lambda x, choose: x.new_zeros(3, 60, 60)[:, : x.shape[1], : x.shape[2]].copy_(x),
+    lambda x, choose: nn.functional.pad(x, (0, choose.randint(0, 5), 0, choose.randint(0, 5))),
+    lambda x, _: x.share_memory_(),
+    lambda x, _: x.repeat(1, 2, 1),
+    lambda x, _: torch.from_numpy(x.numpy()[..., ::-1].copy()),
 ]
+
+
+def _functional(choose: Choose) -> Any:
+    return choose.choice([F, F2])
+
+
+def _two(choose: Choose) -> list[int]:
+    return [choose.randint(1, 30), choose.randint(1, 30)]
+
+
 TENSOR_TO_VALUE: list[Action] = [
     lambda x, _: (type(x) is torch.Tensor, type(x).__name__, isinstance(x, torch.Tensor), torch.is_tensor(x)),
     lambda x, _: (x.shape, x.dtype, x.stride(), x.is_contiguous(), x.storage_offset(), x.is_shared()),
@@ -291,6 +372,73 @@ TENSOR_TO_VALUE: list[Action] = [
     lambda x, _: torch.utils._pytree.tree_map(lambda leaf: leaf.shape, {"a": [x]}),
 ]
 
+# --- arrays ------------------------------------------------------------------------------------------
+
+ARRAY_TO_ARRAY: list[Action] = [
+    lambda x, choose: x[: choose.randint(1, 20), choose.randint(0, 5) :],
+    lambda x, choose: x[::-1] if choose.random() < 0.5 else x[:, ::-1],
+    lambda x, choose: x[..., ::-1] if choose.random() < 0.5 else x[:, :, [2, 1, 0]],
+    lambda x, _: x.transpose(2, 0, 1),
+    lambda x, _: np.ascontiguousarray(x[:, ::-1]),
+    lambda x, _: x.copy(),
+    lambda x, choose: x.astype(choose.choice([np.float32, np.float64, np.uint8])),
+    lambda x, _: x / 255,
+    lambda x, _: (x.astype(np.float32) / 255 - 0.5) / 0.25,
+    lambda x, _: np.moveaxis(x, -1, 0),
+    lambda x, _: np.rot90(x),
+    lambda x, _: np.pad(x, ((1, 2), (3, 0), (0, 0))),
+    lambda x, _: x.swapaxes(0, 1),
+    lambda x, _: x[None],
+    lambda x, _: x[..., 0],
+    lambda x, _: x.view(np.int8),
+    lambda x, _: x.ravel(),
+    lambda x, _: np.concatenate([x, x]),
+    lambda x, _: pickle.loads(pickle.dumps(x)),
+    lambda x, _: copy.deepcopy(x),
+    _changed(lambda x: x.__setitem__((slice(0, 3), 1), 7)),
+    _changed(lambda x: x.fill(3)),
+    _changed(lambda x: x.sort()),
+    _changed(lambda x: x.setflags(write=False)),
+    _changed(lambda x: np.add(x, 1, out=x, casting="unsafe")),
+    _changed(lambda x: memoryview(x).cast("B").__setitem__(0, 1)),
+]
+ARRAY_TO_VALUE: list[Action] = [
+    lambda x, _: torch.from_numpy(x),
+    lambda x, _: torch.from_numpy(x).permute(2, 0, 1),
+    lambda x, _: torch.from_numpy(x.transpose(2, 0, 1)),
+    lambda x, _: torch.from_numpy(np.ascontiguousarray(x.transpose(2, 0, 1))).float(),
+    lambda x, _: torch.tensor(x),
+    lambda x, _: torch.as_tensor(x, dtype=torch.float32),
+    lambda x, _: F.to_tensor(x),
+    lambda x, _: F2.to_image(x),
+    lambda x, _: F.to_pil_image(x),
+    lambda x, _: Image.fromarray(x),
+    lambda x, _: (x.shape, x.strides, x.dtype, x.flags.writeable, x.flags.c_contiguous, x.nbytes),
+    lambda x, _: (x.mean(), x.tobytes()[:9], x.base is None, hash(x.data.tobytes())),
+    lambda x, _: (np.shares_memory(x, x[1:]), x.size, len(x), bool(x.any())),
+]
+
+
+def _decoded(file: bytes, choose: Choose) -> Any:
+    """Returns a tensor of a file."""
+    data = torch.frombuffer(bytearray(file), dtype=torch.uint8)
+    if choose.random() < 0.3:
+        return decode_jpeg(data)
+    mode = choose.choice([ImageReadMode.RGB, ImageReadMode.UNCHANGED, ImageReadMode.GRAY])
+    return decode_image(data, mode, choose.random() < 0.2)
+
+
+def choose_dim(samples: list[Any]) -> int:
+    return len(samples[0]["tensors"]) % 2
+
+
+def _padded(tensors: list[torch.Tensor]) -> torch.Tensor:
+    batch = tensors[0].new_zeros(len(tensors), 3, *(max(t.shape[i] for t in tensors) for i in (1, 2)))
+    for place, tensor in zip(batch, tensors, strict=True):
+        place[:, : tensor.shape[1], : tensor.shape[2]].copy_(tensor)
+    return batch
+
+
 COLLATES: list[Callable[[list[Any]], Any]] = [
     default_collate,
     default_collate,
@@ -300,6 +448,14 @@ COLLATES: list[Callable[[list[Any]], Any]] = [
     lambda samples: samples,
     lambda samples: (default_collate(samples), samples[0]["tensors"][0].zero_(), samples),
     lambda samples: nn.utils.rnn.pad_sequence([sample["tensors"][0].flatten() for sample in samples]),
+    lambda samples: torch.stack([sample["tensors"][-1] for sample in samples], choose_dim(samples)),
+    lambda samples: torch.cat([sample["tensors"][-1] for sample in samples]),
+    lambda samples: torch.cat([sample["tensors"][-1][None] for sample in samples]),
+    lambda samples: [torch.stack([x, x]) for sample in samples for x in sample["tensors"]],
+    lambda samples: [(torch.stack([x]), x) for sample in samples for x in sample["tensors"]],
+    lambda samples: torch.stack([s["tensors"][-1] for s in samples]).float().div(255).flip(-1),
+    lambda samples: _padded([sample["tensors"][-1] for sample in samples]),
+    lambda samples: torch.stack([s["tensors"][-1] for s in samples], out=torch.empty(0)),
 ]
 
 
@@ -369,6 +525,7 @@ class Programs(Dataset[Any]):
         torch.manual_seed(program)
         np.random.seed(program)
         random.seed(program)
+        torch.set_warn_always(True)  # not only at the first program of a process
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             sample = self._sample(program, index % SAMPLES)
@@ -384,6 +541,8 @@ class Programs(Dataset[Any]):
             attempt(transform_of, choose)
         file = FILES[(choose.randrange(len(FILES)) + (number if choose.random() < 0.5 else 0)) % len(FILES)]
         values: list[Any] = [attempt(Image.open, io.BytesIO(file))]
+        if choose.random() < 0.3:
+            values = [attempt(_decoded, file, choose)]
         if choose.random() < 0.8 and isinstance(values[0], Image.Image):
             values = [attempt(values[0].convert, "RGB")]
         notes: list[Any] = []
@@ -392,7 +551,7 @@ class Programs(Dataset[Any]):
         if not any(isinstance(value, torch.Tensor) for value in values):
             self._transform(values, notes, program, choose)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        images = [value for value in values if isinstance(value, Image.Image)]
+        images = [value for value in values if isinstance(value, (Image.Image, np.ndarray))]
         self.kept += [*tensors[:1], *images[:1]]
         notes += [attempt(lambda: frozen(choose.choice(self.kept[-4:]))), _draws()] if self.kept else []
         return {"tensors": tensors, "notes": notes, "images": [attempt(frozen, image) for image in images]}
@@ -406,13 +565,15 @@ class Programs(Dataset[Any]):
             changes, looks = IMAGE_TO_IMAGE, IMAGE_TO_VALUE
         elif isinstance(value, torch.Tensor):
             changes, looks = TENSOR_TO_TENSOR, TENSOR_TO_VALUE
+        elif isinstance(value, np.ndarray):
+            changes, looks = ARRAY_TO_ARRAY, ARRAY_TO_VALUE
         else:
             return
         if choose.random() < 0.6:
             values.append(attempt(choose.choice(changes), value, choose))
         else:
             found = attempt(choose.choice(looks), value, choose)
-            (values if isinstance(found, torch.Tensor) else notes).append(found)
+            (values if isinstance(found, (torch.Tensor, np.ndarray)) else notes).append(found)
         notes.append(_draws() if choose.random() < 0.3 else None)
 
     def _transform(self, values: list[Any], notes: list[Any], program: int, choose: Choose) -> None:
