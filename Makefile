@@ -34,7 +34,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains fuzz-chains-asan fuzz-images libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
+        bench-quick bench-peers stages crop-area pictures stalls wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -216,8 +216,8 @@ stages: $(PACKAGE) ## Measure what each stage of a sample costs, in instructions
 crop-area: $(PACKAGE) ## Measure the time per image against the area of the crop, by decoder
 	$(BIN)/python benchmarks/crop_area.py --data $(DATA) $(ARGS)
 
-doctor-scenarios: $(PACKAGE) ## Run the doctor on scripts with a known bottleneck or none, and count how often it is right
-	$(BIN)/python benchmarks/doctor.py --data $(DATA) $(ARGS)
+stalls: $(PACKAGE) ## Run the doctor, or the tool of ARGS='--entrant …', on scripts with a known data stall or none
+	$(BIN)/python benchmarks/stalls/run.py --data $(DATA) $(ARGS)
 
 bench-quick: $(PACKAGE) ## Run the benchmark once on few images, to check that it works
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) --count 200 --repetitions 1 --any-load $(ARGS)
