@@ -34,7 +34,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains fuzz-chains-asan fuzz-images libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers stages crop-area pictures stalls wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
+        bench-quick bench-peers measure figures stages crop-area pictures stalls wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -204,8 +204,17 @@ pictures: $(DEV_STAMP) ## Create 2,000 ImageNet-like JPEGs in $(DATA)/pictures
 bench-peers: $(PACKAGE) ## Create a virtual environment for each group of peers in $(PEERS)
 	benchmarks/install-peers.sh $(PEERS) $(VENV)
 
-bench: $(PACKAGE) ## Compare Headrace with its peers: table, JSON and plot in benchmarks/work
+bench: $(PACKAGE) ## Compare Headrace with its peers: table and JSON in benchmarks/work
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) $(ARGS)
+
+measure: $(PACKAGE) ## Measure all that the documentation quotes, over some hours (make bench-peers first); continues after an interruption
+	$(BIN)/python -m pip install -q $$($(BIN)/python tools/build-tools.py --only integrations demo) h5py
+	$(BIN)/python benchmarks/measure.py --data $(DATA) --peers $(PEERS) $(ARGS)
+
+figures: $(PACKAGE) ## Draw the tables and charts of the README and of docs/ from the newest of benchmarks/results
+	$(BIN)/python -m pip install -q $$($(BIN)/python tools/build-tools.py --only demo)
+	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/scale.py --write
 
 stages: $(PACKAGE) ## Measure what each stage of a sample costs, in instructions and time (needs valgrind and perf)
 	$(call native_build,stages,-DCMAKE_CXX_FLAGS=-g)

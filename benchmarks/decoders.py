@@ -164,16 +164,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("data"), help="pictures/ below it is read")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="pictures-2000/ below it is read")
     parser.add_argument("--count", type=int, default=500, help="images")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="JSON of all rates")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "The given buffer is not writable|.*worker processes in total")
-    paths = sorted((arguments.data / "pictures").rglob("*.jpg"))[: arguments.count]
+    paths = sorted((arguments.data / "pictures-2000").rglob("*.jpg"))[: arguments.count]
     if not paths:
-        parser.error(f"there are no JPEGs in {arguments.data / 'pictures'}; `make pictures` makes them")
+        parser.error(f"there are no JPEGs in {arguments.data}/pictures-2000; peers.py makes them")
     files = [path.read_bytes() for path in paths]
     decoders, missing = {}, []
     for name, make in DECODERS.items():

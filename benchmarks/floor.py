@@ -258,13 +258,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--short", action="store_true", help="3 rounds, and no other numbers of workers")
     parser.add_argument("--rows", nargs="+", default=[""], help="only rows whose names contain one of these")
-    parser.add_argument("--missing", action="store_true", help="only rows that --output doesn't have yet")
+    parser.add_argument("--missing", action="store_true", help="only rows that --output lacks")
     parser.add_argument("--output", type=Path, help="kept after every row")
     arguments = parser.parse_args()
     output: Path | None = arguments.output
     about = {"machine": machine.describe(), "foreign_cores_before": round(machine.foreign_load(), 2)}
     rows: dict[str, Any] = {}
-    if output is not None and output.exists():
+    if output is not None and arguments.missing:
+        rows = machine.continued(output).get("rows", {})
+    elif output is not None and output.exists():
         rows = json.loads(output.read_text())["rows"]
     for row in (*ROWS, *CALLS):
         chosen = any(word in row.name for word in arguments.rows)
@@ -273,9 +275,7 @@ def main() -> None:
         print(row.name, flush=True)
         rows[row.name] = run(row, 3 if arguments.short else arguments.rounds, best=not arguments.short)
         if output is not None:
-            output.write_text(
-                json.dumps({**about, "torch": torch.__version__, "rows": rows}, indent=1) + "\n"
-            )
+            machine.keep({**about, "torch": torch.__version__, "rows": rows}, output)
     show(rows)
 
 

@@ -1,13 +1,18 @@
 """The conditions of a measurement: the machine, its software, how busy it is with other things."""
 
+import json
 import os
 import platform
 import subprocess
 import time
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results"
+# What a measurement depends on.
+MEASURED = ("packages/*/src/*", "packages/*/native/*", "benchmarks/*.py", ":!benchmarks/figures.py")
 
 
 def describe() -> dict:
@@ -25,6 +30,31 @@ def describe() -> dict:
         "commit": commit,
         "uncommitted_changes": bool(_output("git", "status", "--porcelain")) if commit else None,
     }
+
+
+def continued(path: Path) -> dict[str, Any]:
+    """The record in a file, or an empty one if there is none of the present code on this machine."""
+    if not path.exists():
+        return {}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    then, now = record.get("machine", {}), describe()
+    same = ("git", "diff", "--quiet", then.get("commit") or "-", "--", *MEASURED)
+    here = all(then.get(key) == now[key] for key in ("cpu", "cores_usable"))
+    return record if here and subprocess.run(same, cwd=ROOT, check=False).returncode == 0 else {}
+
+
+def newest(name: str) -> dict[str, Any]:
+    """The newest record of that name in results/, or an empty one if there is none."""
+    files = sorted(RESULTS.glob(f"????-??-??*-{name}.json"))
+    return {"file": files[-1].name, **json.loads(files[-1].read_text(encoding="utf-8"))} if files else {}
+
+
+def keep(record: dict[str, Any], path: Path) -> None:
+    """Writes a record, replacing what the file had."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def _cpu() -> str:

@@ -11,7 +11,6 @@ floor is the time with all batches ready in memory.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
+import machine
 from headrace import DataLoader
 from headrace.config import WorkerKind
 
@@ -200,7 +200,7 @@ def main() -> None:
         f" {result.over_torch:.2f} times as fast as torch's best.\n{result.plan}"
     )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(result.to_json(), indent=1) + "\n")
+        machine.keep({"machine": machine.describe(), **result.to_json()}, arguments.json)
 
 
 if __name__ == "__main__":

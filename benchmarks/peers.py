@@ -3,6 +3,7 @@
 Repetitions go round all rows, so that a slow minute of the machine hits every row alike. Before each run,
 every file that it reads is read once ("warm"). A row that cannot run is named with its reason; so is one
 whose images are not of the others' shape or brightness. The run refuses to start on a busy machine.
+Runs are kept after each process: started again after an interruption, it continues.
 
     make bench-peers && make bench              (or: python benchmarks/peers.py --help)
 """
@@ -99,18 +100,24 @@ def bar(what: str) -> Progress:
     )
 
 
-def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[str, list[dict]]:
-    """All runs of each row, by the row's name."""
-    runs: dict[str, list[dict]] = {row.name: [] for row in rows}
+def measure(rows: list[Row], arguments: argparse.Namespace, result: dict) -> None:
+    """Adds all runs of each row to the result, and keeps it after each process."""
+    runs = {row.name: [] for row in rows} | {
+        f"{row['peer']}/{row['dtype']}/{row['threads']}": record["runs"]
+        for record in result["rows"]
+        for row in [record["row"]]
+    }
     with bar("Measuring") as progress:
         task = progress.add_task("", total=len(rows) * arguments.repetitions)
-        for _ in range(arguments.repetitions):
+        for repetition in range(arguments.repetitions):
             for row in rows:
                 python = python_of(row, arguments.peers)
                 limits = ["--epochs", str(arguments.epochs), "--memory-limit", str(arguments.memory_limit)]
-                runs[row.name].append(run(row, python, arguments, *limits))
+                if len(runs[row.name]) <= repetition:
+                    runs[row.name].append(run(row, python, arguments, *limits))
+                    result["rows"] = summarise(rows, runs)
+                    machine.keep(result, arguments.out / "peers.json")
                 progress.advance(task)
-    return runs
 
 
 def rates_of(result: dict) -> list[float]:
@@ -171,7 +178,7 @@ def parse() -> argparse.Namespace:
         "--data", type=Path, default=Path("data"), help="where pictures are kept or made (data)"
     )
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the peers' environments")
-    parser.add_argument("--out", type=Path, default=HERE / "work", help="peers.json and peers.png go here")
+    parser.add_argument("--out", type=Path, default=HERE / "work", help="peers.json goes here")
     parser.add_argument("--count", type=int, default=2000, help="pictures (2000)")
     parser.add_argument("--repetitions", type=int, default=5, help="processes for each row (5)")
     parser.add_argument("--epochs", type=int, default=3, help="timed passes in each process (3)")
@@ -203,25 +210,23 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     rows, missing = prepare(arguments)
     load = machine.foreign_load() if arguments.any_load else wait_until_quiet(patience_seconds=60)
-    runs = measure(rows, arguments)
-    records = summarise(rows, runs)
-    result = {
+    result = machine.continued(arguments.out / "peers.json") or {
         "machine": machine.describe() | {"foreign_cores_before": round(load, 3)},
         "pictures": manifest,
         "repetitions": arguments.repetitions,
         "epochs": arguments.epochs,
         "memory_limit": arguments.memory_limit,
-        "rows": records,
-        "missing": [{"row": asdict(entry["row"]), "reason": entry["reason"]} for entry in missing],
-        "doubts": [*filter(None, [pictures.doubt(manifest)]), *doubts(records)],
+        "rows": [],
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result["missing"] = [{"row": asdict(entry["row"]), "reason": entry["reason"]} for entry in missing]
+    measure(rows, arguments, result)
+    records = result["rows"]
+    result["doubts"] = [*filter(None, [pictures.doubt(manifest)]), *doubts(records)]
+    machine.keep(result, arguments.out / "peers.json")
     report.show(result)
-    report.plot(result, arguments.out / "peers.png")
-    print(f"Written: {arguments.out / 'peers.json'}, {arguments.out / 'peers.png'}")
-    failed = [record for record in records if record["failures"]]
-    # A tool that this machine lacks is named above; it is no failure of ours.
+    print(f"Written: {arguments.out / 'peers.json'}")
+    # What a peer cannot do here is named above; it is no failure of ours.
+    failed = [record for record in records if record["failures"] and record["row"]["environment"] is None]
     ours = [e for e in missing if e["row"].environment is None and "not installed" not in e["reason"]]
     if failed or ours:
         sys.exit("Some rows failed: see above.")

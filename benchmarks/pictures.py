@@ -5,7 +5,7 @@ ImageNet holds. Wallpapers without a photograph's detail (gradients, drawings) a
 on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run again with the same
 parameters, it finds its manifest and returns at once.
 
-    python benchmarks/images.py --out data/images --count 2000
+    python benchmarks/pictures.py --out data/images --count 2000
 """
 
 import argparse

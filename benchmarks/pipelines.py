@@ -6,13 +6,15 @@ of a process warms up; the median of the others counts. Rows whose package is mi
 With --peers (`make bench-peers` fills that folder) DALI and albumentations are measured, too, where they have
 the operations of a row.
 
-    python benchmarks/pipelines.py --data data                     (about 40 minutes)
+    python benchmarks/pipelines.py --data data --count 600         (about 75 minutes)
     python benchmarks/pipelines.py --rows 'crop, RandAugment' --repetitions 1
-    python benchmarks/pipelines.py --draw benchmarks/results/FILE.json        (FILE.png: the ratios)
+
+Rates are kept after each process: run again after an interruption, it measures what is missing.
 """
 
 import argparse
 import importlib.util
+import itertools
 import json
 import statistics
 import subprocess
@@ -94,26 +96,27 @@ def rows_to_measure(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns by row the rates of each loader, one per repetition, or the reason why it was skipped."""
-    found = rows_to_measure(arguments)
+def measure(arguments: argparse.Namespace, folder: Path, record: dict[str, Any]) -> None:
+    """Adds to the record by row the rates of each loader, one per repetition, or the reason why it was
+    skipped, and keeps it after each process."""
+    found = record["pipelines"]
     console = Console(stderr=True)
     for repetition in range(arguments.repetitions):
-        for name, rates in found.items():
-            for loader in (*LOADERS, *PEERS):
-                if "skipped" in rates or loader not in rates:
-                    continue
-                console.print(f"{repetition + 1}/{arguments.repetitions} {name}: {loader}")
-                result = run(folder, BY_NAME[name], loader, arguments)
-                if "error" in result:
-                    console.print(f"{loader}: {result['error']}")
-                    rates["without" if loader in PEERS else "skipped"] = f"{loader}: {result['error']}"
-                    rates.pop(loader, None)
-                    continue
+        for name, loader in itertools.product(arguments.rows, (*LOADERS, *PEERS)):
+            rates = found[name]
+            if "skipped" in rates or loader not in rates or len(rates[loader]) > repetition:
+                continue
+            console.print(f"{repetition + 1}/{arguments.repetitions} {name}: {loader}")
+            result = run(folder, BY_NAME[name], loader, arguments)
+            if "error" in result:
+                console.print(f"{loader}: {result['error']}")
+                rates["without" if loader in PEERS else "skipped"] = f"{loader}: {result['error']}"
+                rates.pop(loader, None)
+            else:
                 rates[loader].append(statistics.median(result["rates"]))
                 if loader == "headrace":
                     rates["explain"] = result["explain"]
-    return found
+            machine.keep(record, arguments.output)
 
 
 def ratio(rates: dict[str, Any]) -> list[float]:
@@ -159,38 +162,6 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         )
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Bars of the median ratios, from high to low, with the range of the repetitions."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    ratios = {name: ratio(found) for name, found in result["pipelines"].items() if found.get("torch")}
-    names = sorted(ratios, key=lambda name: statistics.median(ratios[name]))
-    # In the chart, "the same" does not follow what it refers to.
-    labels = ["RandomResizedCrop, flip, v2" if name == "the same, v2" else name for name in names]
-    medians = [statistics.median(ratios[name]) for name in names]
-    spread = [
-        [median - ratios[name][0] for name, median in zip(names, medians, strict=True)],
-        [ratios[name][-1] - median for name, median in zip(names, medians, strict=True)],
-    ]
-    figure, panel = plt.subplots(figsize=(9, 1.0 + 0.2 * len(names)), layout="constrained")
-    panel.barh(labels, medians, xerr=spread, color="#0b7285", ecolor="#495057", capsize=2)
-    for position, (name, median) in enumerate(zip(names, medians, strict=True)):
-        panel.text(ratios[name][-1], position, f"  {median:.1f}×", va="center", fontsize=8)
-    panel.margins(y=0.01)
-    panel.axvline(1, color="#e8590c", linewidth=1)
-    panel.set_xlabel(f"times torch's DataLoader, {result['workers']} workers each")
-    panel.spines[["top", "right"]].set_visible(False)
-    here, images = result["machine"], result["images"]
-    size = f"{images['mean_bytes'] / 1000:.0f} kB, {images['mean_width']:.0f}×{images['mean_height']:.0f}"
-    run_of = f"{here['date'][:10]}, commit {here['commit'][:10]}"
-    figure.supxlabel(f"{here['cpu']}, {here['cores_usable']} cores; JPEGs of {size}; {run_of}", fontsize=7)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -201,9 +172,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="timed passes of a process (3)")
     parser.add_argument("--repetitions", type=int, default=3, help="processes for each row and loader (3)")
     parser.add_argument("--rows", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="ROW")
-    parser.add_argument("--out", type=Path, default=HERE / "work", help="pipelines.json goes here")
+    parser.add_argument("--output", type=Path, default=HERE / "work" / "pipelines.json")
     parser.add_argument("--peers", type=Path, help="folder with the peers' environments")
-    parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw recorded ratios")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "LOADER"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -211,23 +181,19 @@ def main() -> None:
         name, loader = arguments.one
         print(json.dumps(rate(arguments.folder, BY_NAME[name], loader, arguments.workers, arguments.epochs)))
         return
-    if arguments.draw:
-        draw(json.loads(arguments.draw.read_text(encoding="utf-8")), arguments.draw.with_suffix(".png"))
-        return
     folder = arguments.data / f"pictures-{arguments.count}"
     manifest = pictures.ensure(folder, arguments.count, cache=arguments.data / "cache")
     load = machine.foreign_load()
-    found = measure(arguments, folder)
-    show(found)
-    result = {
+    record = machine.continued(arguments.output) or {
         "machine": machine.describe(),
         "foreign_cores_before": round(load, 2),
         "images": manifest,
         "workers": arguments.workers,
-        "pipelines": found,
+        "pipelines": {},
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "pipelines.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    record["pipelines"] = rows_to_measure(arguments) | record["pipelines"]
+    measure(arguments, folder, record)
+    show(record["pipelines"])
 
 
 if __name__ == "__main__":

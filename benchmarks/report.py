@@ -130,7 +130,7 @@ def plot(result: dict, path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     figure.suptitle("RandomResizedCrop(224) + flip, 2 threads, files in the page cache")
     figure.supxlabel(caption(result), fontsize=7)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata={"Source": result.get("file", "")})
     plt.close(figure)
 
 

@@ -1,47 +1,102 @@
-"""The cost of a dataset far beyond one machine: `python benchmarks/scale.py`.
+"""The needs of large machines and clusters: `python benchmarks/scale.py` prints the tables of docs/scale.md.
 
-Arithmetic on figures that this repository measured (the files of `results/` named below) and on assumptions,
-which are the arguments: change them, and the page with it. Nothing here was run at that scale. Prices are
-what Amazon lists for S3 Standard in us-east-1; requests per second and prefix are those of its manual.
+Arithmetic on figures that this repository measured (the newest records of `results/`) and on assumptions,
+which are the arguments: change them, and the page with it (`--write`). Nothing here was run at that scale.
+Prices are what Amazon lists for S3 Standard in us-east-1; requests per second and prefix are those of its
+manual.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import re
 import statistics
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headrace.order import Shuffled
+from machine import ROOT, newest
 
-RESULTS = Path(__file__).parent / "results"
+PAGE = ROOT / "docs" / "scale.md"
+BLOCK = re.compile(
+    r"(?P<start><!-- table: benchmarks/scale\.py (?P<name>\w+) -->\n).*?(?P<end><!-- end of table -->)",
+    re.DOTALL,
+)
+# Pipelines of `pipelines.py`: the cheapest native one, a costly one, an own dataset on the deferred rung.
+PIPELINES = ("RandomResizedCrop, flip", "crop, RandAugment", "list dataset, Image.open")
+LOADERS = ("torch", "headrace")
+CORES = (16, 32, 64, 96, 128, 192)
+CROP_BYTES = 3 * 224 * 224  # of a uint8 sample on its way to a GPU
 LATENCY = 0.03  # seconds of a request
 
 
 def measured() -> dict[str, float]:
     """Per image, from `results/`."""
-    packs = load("2026-11-21-epyc-2-cores-packs.json")
-    index = load("2026-11-21-epyc-index-size.json")["index_bytes"]
-    cache = load("2026-11-25-epyc-cache-rate-memory.json")["rows"]
-    packing = load("2026-11-21-epyc-packing.json")["rows"][0]["runs"]
-    (row,) = (r for r in packs["rows"] if (r["row"]["peer"], r["row"]["dtype"]) == ("headrace_pack", "uint8"))
-    rates = [n / s for run in row["runs"] for n, s in zip(run["images"], run["seconds"], strict=True)]
+    loaders = newest("loaders")
+    index = newest("index-size")["index_bytes"]
+    cache = newest("cache-rate-memory")["rows"]
+    packing = newest("packing")["rows"][0]["runs"]
+    rows = {(r["row"]["peer"], r["row"]["dtype"], r["row"]["threads"]): r for r in loaders["rows"]}
+    pack = rows["headrace_pack", "uint8", 2]
     return {
-        "bytes": packs["pictures"]["mean_bytes"],
+        "bytes": loaders["pictures"]["mean_bytes"],
         "index": sum(size for name, size in index.items() if name != "entries"),
         "entries": index["entries"],
-        "per_core": statistics.median(rates) / row["row"]["threads"],
+        "per_core": pack["median"] / pack["row"]["threads"],
         "pack_ms": statistics.median(run["cpu_ms_per_image"] for run in packing),
         "cache_us": max(r["claim_us"] for r in cache if r["epoch"] == 1),
     }
 
 
-def load(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text())
+def per_core(name: str, loader: str) -> float:
+    """Images per second and core of a pipeline, whose benchmark keeps all cores of its machine busy."""
+    record = newest("pipelines")
+    rate = statistics.median(record["pipelines"][name][loader])
+    return float(rate / record["machine"]["cores_usable"])
+
+
+def needs(args: Any) -> list[list[str]]:
+    """Rows: a pipeline, its rate per core, and the cores that the GPUs of a machine need."""
+    demand = args.gpus_per_node * args.rate
+    rows = []
+    for name in PIPELINES:
+        rates = [per_core(name, loader) for loader in LOADERS]
+        cores = [demand / (rate * args.efficiency) for rate in rates]
+        rows.append([name, *(f"{each:,.0f}" for each in (*rates, *cores))])
+    return rows
+
+
+def machines(args: Any) -> list[list[str]]:
+    """Rows: a machine's cores, and the images per second and GPU that those left over can load."""
+    rows = []
+    for cores in CORES:
+        left = max(0, cores - args.gpus_per_node * args.cores_per_gpu)
+        share = left * args.efficiency / args.gpus_per_node
+        rates = [[f"{per_core(name, loader) * share:,.0f}" for loader in LOADERS] for name in PIPELINES]
+        rows.append([str(cores), str(left), *map(" → ".join, rates)])
+    return rows
+
+
+def flows(args: Any) -> list[list[str]]:
+    """Rows: what a machine moves per second for its GPUs, for some rates of a GPU."""
+    rows = []
+    for rate in sorted({args.rate, 2500, 5000}):
+        images = rate * args.gpus_per_node
+        read, copied = images * measured()["bytes"] / 1e9, images * CROP_BYTES / 1e9
+        waiting = args.batches * 256 * CROP_BYTES * args.gpus_per_node / 1e9
+        rows.append(
+            [
+                f"{rate:,}",
+                f"{images:,}",
+                f"{read:.2f} GB/s ({8 * read:.0f} Gbit/s)",
+                f"{images * LATENCY:,.0f}",
+                f"{copied:.2f} GB/s (float32: {4 * copied:.2f})",
+                f"{waiting:.1f} GB (float32: {4 * waiting:.1f})",
+            ]
+        )
+    return rows
 
 
 def seen_before(nodes: int, epochs: int, samples: int = 125_000) -> float:
@@ -145,6 +200,25 @@ def tb(count: float) -> str:
     return f"{count / 1e12:,.2f} TB" if count >= 1e12 else f"{count / 1e9:,.0f} GB"
 
 
+def table(headings: list[str], rows: Any) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))
+
+
+def drawn(args: Any) -> dict[str, str]:
+    """The tables of the page, by name."""
+    gpus = f"{args.gpus_per_node} GPUs at {args.rate:,}"
+    need = ["pipeline", "torch, images/s and core", "Headrace", f"torch, cores for {gpus}", "Headrace"]
+    have = ["cores", "for loading", *PIPELINES]
+    flow = ["images/s and GPU", "images/s", "files from storage", "requests in flight to a store"]
+    return {
+        "need": table(need, needs(args)),
+        "have": table(have, machines(args)),
+        "flow": table([*flow, "uint8 crops to the GPUs", "batches in memory"], flows(args)),
+        "cost": table(["what", "", "how it comes about"], compute(args)),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -164,9 +238,17 @@ def main() -> None:
     parser.add_argument("--get-price", type=float, default=0.40, help="dollars per million GETs")
     parser.add_argument("--storage-price", type=float, default=0.023, help="dollars per GB and month")
     parser.add_argument("--egress-price", type=float, default=0.02, help="dollars per GB between regions")
-    print("| what | | how it comes about |\n|---|---|---|")
-    for what, value, how in compute(parser.parse_args()):
-        print(f"| {what} | {value} | {how} |")
+    parser.add_argument("--cores-per-gpu", type=int, default=1, help="that training itself keeps busy")
+    parser.add_argument("--efficiency", type=float, default=0.8, help="of a core among many, to one of two")
+    parser.add_argument("--batches", type=int, default=6, help="of 256 uint8 crops in flight for a GPU")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/scale.md")
+    args = parser.parse_args()
+    tables = drawn(args)
+    if args.write:
+        text = BLOCK.sub(lambda m: f"{m['start']}{tables[m['name']]}\n{m['end']}", PAGE.read_text())
+        PAGE.write_text(text)
+    else:
+        print(*tables.values(), sep="\n\n")
 
 
 if __name__ == "__main__":

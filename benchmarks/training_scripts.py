@@ -24,6 +24,8 @@ from pathlib import Path
 
 from PIL import Image
 
+import machine
+
 FOLDER = Path(__file__).with_name("scripts")
 COUNT = 320  # images for training; a quarter as many for validation
 SECONDS = 400  # of one run
@@ -168,8 +170,8 @@ def differences(script: Script, data: Path, place: Path, ranks: int = 1) -> list
     return found
 
 
-def table_rows(script: Script, data: Path, place: Path, seconds: float) -> list[str]:
-    """A row for each loader: its line, its plan, what becomes of images, and the ratio."""
+def table_rows(script: Script, data: Path, place: Path, seconds: float) -> list[list[str]]:
+    """A row for each loader: the script, its line, its plan, what becomes of images, and the ratio."""
     explained = run(script.command(data, 1, "explain"), place / "explain").stdout
     compared = run(script.command(data, 1, "run", "--compare", str(seconds)), place / "compare").stdout
     blocks = re.split(r"^(?=\S+:\d+$)", explained, flags=re.MULTILINE)
@@ -184,8 +186,8 @@ def table_rows(script: Script, data: Path, place: Path, seconds: float) -> list[
         images = re.search(r"^images: (.*)", block, re.MULTILINE)
         text, ratio = images[1] if images else "", ratios.get(plan[1])
         times = ratio.pop(0) if ratio else ""
-        rows.append(f"| {script.name} | {Path(plan[1]).name} | {plan[2]} | {text} | {times} |")
-    return rows or [f"| {script.name} | no loader of torch's class | | | |"]
+        rows.append([script.name, Path(plan[1]).name, plan[2], text, times])
+    return rows or [[script.name, "no loader of torch's class", "", "", ""]]
 
 
 def main() -> None:
@@ -196,15 +198,19 @@ def main() -> None:
     parser.add_argument("images", type=Path, help="class folders of JPEGs")
     parser.add_argument("--scripts", nargs="+", default=[script.name for script in SCRIPTS])
     parser.add_argument("--seconds", type=float, default=10, help="of each comparison")
+    parser.add_argument("--json", type=Path, help="keep the rows here; scripts in it are not run again")
     parser.add_argument("--check", action="store_true", help="compare what they print")
     arguments = parser.parse_args()
+    about = {"machine": machine.describe(), "foreign_cores_before": round(machine.foreign_load(), 2)}
+    kept: list[list[str]] = machine.continued(arguments.json).get("rows", []) if arguments.json else []
+    done = {row[0] for row in kept}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         prepare(data, arguments.images)
         if not arguments.check:
             print("| script | loader | plan | images | times torch |\n|---|---|---|---|---|")
         for number, script in enumerate(SCRIPTS):
-            if script.name not in arguments.scripts or script.missing:
+            if script.name not in arguments.scripts or script.missing or script.name in done:
                 continue
             place = Path(folder, str(number))
             for ranks in (1, 2) if arguments.check and script.ranks else (1,):
@@ -213,7 +219,11 @@ def main() -> None:
                     name = f"{script.name} {script.arguments}, {ranks} rank{'s' * (ranks - 1)}"
                     print(f"{name}: {'; '.join(found) or 'the same'}", flush=True)
                 else:
-                    print(*table_rows(script, data, place, arguments.seconds), sep="\n", flush=True)
+                    rows = table_rows(script, data, place, arguments.seconds)
+                    print(*(f"| {' | '.join(row)} |" for row in rows), sep="\n", flush=True)
+                    kept += rows
+                    if arguments.json:
+                        machine.keep({**about, "rows": kept}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/tuning.py --data DIR [--loads native tiny] [--rounds 3] [--seconds 4] [--json FILE]
 
-"native" needs JPEGs in DIR/images-2000 (`make pictures`): RandomResizedCrop(224), batches of 64. The others
-are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
+"native" needs JPEGs in DIR/pictures-2000 (`peers.py` makes them): RandomResizedCrop(224), batches of 64. The
+others are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
 
 Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace
 with nothing given: as many threads or worker processes as there are cores. "as advised" is the setting of the
@@ -13,7 +13,6 @@ sweep that `explain()` then says to try. Rounds are interleaved; medians are sho
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import time
@@ -30,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 import headrace
+import machine
 from floor_rows import Arrays, Busy, Sleeping, TinyTensors
 
 
@@ -135,22 +135,24 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--json", type=Path, help="kept after every load")
+    parser.add_argument("--json", type=Path, help="kept after every load; loads in it are not measured again")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # torch's, of more workers than cores
     headings = ("load", "auto, samples/s", "of Headrace's best", "of torch's best", "as advised")
     table = Table(*headings, "workers")
-    results: dict[str, Any] = {}
+    about = {"machine": machine.describe(), "torch": torch.__version__}
+    results: dict[str, Any] = machine.continued(arguments.json).get("loads", {}) if arguments.json else {}
     for name in arguments.loads:
-        found = results[name] = compare(LOADS[name], arguments.data, arguments.rounds, arguments.seconds)
+        if name not in results:
+            results[name] = compare(LOADS[name], arguments.data, arguments.rounds, arguments.seconds)
+        found = results[name]
         bests = [f"{found['share'][kind]:.1%} ({best})" for kind, best in found["best"].items()]
         advised = f"{found['advised_share']:.1%} ({found['advised']})"
         auto = f"{found['medians']['auto']:,.0f}"
         table.add_row(name, auto, *bests, advised, found["workers"])
         print(name, found["medians"], flush=True)
         if arguments.json:
-            kept = {"torch": torch.__version__, "loads": results}
-            arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+            machine.keep({**about, "loads": results}, arguments.json)
     Console(width=150).print(table)
 
 

@@ -13,11 +13,14 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
+
+import machine
 
 
 class Listed(Dataset[int]):
@@ -60,6 +63,7 @@ def main() -> None:
     parser.add_argument("--method", default="spawn", choices=["spawn", "forkserver", "fork"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--one", choices=["torch", "headrace"], help="one run, in this process")
+    parser.add_argument("--json", type=Path, help="write all runs here")
     given = parser.parse_args()
     if given.one:
         print(*first_batch(given.one, given.size, given.workers, given.method))
@@ -80,6 +84,9 @@ def main() -> None:
                 f"{kind:>9} {name:>22}: {statistics.median(seconds):6.2f}"
                 f" ({min(seconds):.2f} to {max(seconds):.2f})"
             )
+    if given.json:
+        about = {"size": given.size, "workers": given.workers, "method": given.method}
+        machine.keep({"machine": machine.describe(), **about, "runs": results}, given.json)
 
 
 if __name__ == "__main__":

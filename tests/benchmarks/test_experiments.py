@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from support.experiment import BENCHMARKS, experiment
+from support.experiment import experiment
 
 
 def test_overlap_reports_the_floor_torch_and_headrace(
@@ -33,7 +33,6 @@ def test_overlap_reports_the_floor_torch_and_headrace(
 def test_floor_compares_both_loaders_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     floor = experiment("floor")
     out = tmp_path / "floor.json"
     name = "numbers, 20 batches, new workers"
@@ -46,7 +45,6 @@ def test_floor_compares_both_loaders_row_by_row(
 
 
 def test_floor_times_no_loader_that_gives_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     floor = experiment("floor")
     row = floor.Row("drifting", lambda _: Drifting(), workers=0)
     with pytest.raises(ValueError, match="the batches of the two loaders differ"):
@@ -56,7 +54,6 @@ def test_floor_times_no_loader_that_gives_other_batches(monkeypatch: pytest.Monk
 def test_floor_compares_calls_that_give_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     floor = experiment("floor")
     found = floor.compare_calls(floor.Call("sums", lambda _: (sum, math.fsum, [[1.0, 2.0], [3.0]])), 1)
     floor.show({"sums": found})

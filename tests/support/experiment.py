@@ -11,7 +11,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def experiment(name: str) -> ModuleType:
-    """The module of that name in benchmarks/."""
+    """The module of that name in benchmarks/, whose modules import each other."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location(f"experiment_{name}", BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

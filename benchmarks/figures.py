@@ -1,0 +1,345 @@
+"""Draws the tables and charts of the README and of docs/ from the newest records in benchmarks/results.
+
+    python benchmarks/figures.py
+
+A page has `<!-- table: benchmarks/figures.py NAME -->` where a table goes, and `<!-- end of table -->` after
+it. What has no record is not shown. `python benchmarks/measure.py` makes the records.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import report
+from machine import RESULTS, ROOT, newest
+from rows import BARE, RESTART
+
+PAGES = ("README.md", "docs/benchmarks.md", "docs/remote.md", "docs/run.md")
+BLOCK = re.compile(
+    r"(?P<start><!-- table: benchmarks/figures\.py (?P<name>[\w-]+) -->\n)"
+    r".*?(?P<end><!-- end of table -->)",
+    re.DOTALL,
+)
+# What a peer does otherwise than torchvision with Pillow.
+NOTES = {
+    "torch_io": " (other pixels than Pillow's)",
+    "turboloader_tar": " (no antialiasing)",
+    "ffcv_jpg": " (re-encoded)",
+    "ffcv_raw": " (no decoding, {size:.1f} times the disk space)",
+}
+LABELS = {
+    "headrace_folder": "**Headrace**, unchanged folder",
+    "headrace_entries": "**Headrace**, with entry points",
+    "headrace_pack": "**Headrace**, pack",
+}
+NOT_MEASURED = "*Not measured on this version yet (`python benchmarks/measure.py`).*"
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+
+
+def conditions(record: dict[str, Any], *more: str) -> str:
+    """The images, the machine, the date and the commit of a record, as a sentence."""
+    here, images = record["machine"], record.get("images") or record.get("pictures")
+    parts = list(more)
+    if images:
+        size = f"{images['mean_bytes'] / 1000:.0f} kB"
+        parts.insert(0, f"{images['count']:,} JPEGs of {size} in the page cache")
+    parts.append(f"{here['cores_usable']} cores of an {here['cpu'].removesuffix(' Processor')}")
+    link = f"[{here['date'][:10]}, commit {here['commit'][:10]}](%s{record['file']})"
+    return "; ".join([*parts, link]) + "."
+
+
+def loaders() -> str:
+    """Images per second of Headrace and its peers."""
+    record = newest("loaders")
+    base = report.rate(record, "torch_pil", "float32")
+    bytes_read = {row["row"]["peer"]: row["bytes"] for row in record["rows"] if "bytes" in row}
+    rows: dict[str, list[str]] = {}
+    for each in record["rows"]:
+        row = each["row"]
+        if row["threads"] != 2 or row["peer"] in (BARE, RESTART) or "median" not in each:
+            continue
+        note = NOTES.get(row["peer"], "").format(size=bytes_read[row["peer"]] / bytes_read["torch_pil"])
+        cells = rows.setdefault(row["peer"], [LABELS.get(row["peer"], row["label"] + note), "", ""])
+        rate = f"{each['median']:,.0f}"
+        if row["peer"] in LABELS:
+            times = f" ({each['median'] / base:.1f} × torch)" if row["dtype"] == "float32" and base else ""
+            rate = f"**{rate}**{times}"
+        cells[("float32", "uint8").index(row["dtype"]) + 1] = rate
+    made = f"medians of {record['repetitions']} processes of {record['epochs']} passes"
+    about = f"Images per second. {conditions(record, '2 threads or workers each', made)}"
+    return about + "\n\n" + table(["", "float32, normalized", "uint8"], [*rows.values()])
+
+
+def inner() -> str:
+    """The share of its native function that the loader reaches, and the gain of a second thread."""
+    return "\n".join(f"- {line}" for line in report.inner_figures(newest("loaders")))
+
+
+def measured_pipelines() -> dict[str, tuple[list[float], dict[str, list[float]]]]:
+    """By pipeline the ratios to torch's DataLoader, one per process, from low to high, and the rates."""
+    found = newest("pipelines")["pipelines"]
+    return {
+        name: (sorted(ours / theirs for ours, theirs in zip(*both, strict=True)), rates)
+        for name, rates in found.items()
+        if rates.get("torch")
+        for both in [(rates["headrace"], rates["torch"])]
+    }
+
+
+def titled(name: str) -> str:
+    """The name of a pipeline apart from the one that it follows in the benchmark."""
+    return name.replace("the same", "RandomResizedCrop, flip")
+
+
+def speedup() -> str:
+    """The geometric mean over all pipelines, as a sentence."""
+    ratios = [statistics.median(each) for each, _ in measured_pipelines().values()]
+    mean = statistics.geometric_mean(ratios)
+    return (
+        f"{len(ratios)} pipelines of public training code, two workers each: {min(ratios):.2f} to"
+        f" {max(ratios):.0f} times torch's DataLoader, {mean:.1f} times in the geometric mean."
+    )
+
+
+def pipelines() -> str:
+    """All pipelines, from high to low."""
+    record = newest("pipelines")
+    rows = [
+        [
+            titled(name),
+            *(f"{statistics.median(rates[loader]):,.0f}" for loader in ("torch", "headrace")),
+            f"{statistics.median(ratios):.2f}",
+            f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        ]
+        for name, (ratios, rates) in measured_pipelines().items()
+    ]
+    rows.sort(key=lambda row: -float(row[3]))
+    skipped = [
+        f"{name} ({each['skipped']})" for name, each in record["pipelines"].items() if "skipped" in each
+    ]
+    left_out = f"\n\nNot measured: {'; '.join(skipped)}." if skipped else ""
+    about = f"Images per second. {conditions(record, '2 workers each')}"
+    return f"{about}\n\n{table(['pipeline', 'torch', 'Headrace', 'times', 'range'], rows)}{left_out}"
+
+
+def peers() -> str:
+    """Pipelines beside DALI and albumentations with augmentations of their own."""
+    record = newest("pipelines-peers")
+    rows = []
+    for name, rates in record["pipelines"].items():
+        median = {key: statistics.median(rates[key]) for key in (*ORDER, "headrace") if rates.get(key)}
+        shown = [f"{median[key]:,.0f}" if key in median else "–" for key in (*ORDER, "headrace")]
+        times = [f"{median['headrace'] / median[key]:.1f}" if key in median else "–" for key in ORDER[1:]]
+        rows.append([name, *shown, *times])
+    headings = ["pipeline", "torch", "DALI", "albumentations", "Headrace", "to DALI", "to albumentations"]
+    return f"Images per second. {conditions(record, '2 workers each')}\n\n{table(headings, rows)}"
+
+
+ORDER = ("torch", "dali", "albumentations")
+
+
+def floor() -> str:
+    """Loads with nothing native; rows that have something native, and calls, are left out of the means."""
+    from floor_rows import ROWS
+
+    record = newest("floor")
+    counted = {row.name for row in ROWS if not row.native}
+    rows, means = [], {"later_epoch": [], "first_epoch": [], "first_batch": []}
+    for name, found in record["rows"].items():
+        if "skipped" in found:
+            continue
+        cells = [name]
+        for figure, values in means.items():
+            pairs = zip(found["headrace"].get(figure, ()), found["torch"].get(figure, ()), strict=True)
+            ratios = [theirs / ours for ours, theirs in pairs]
+            cells.append(f"{statistics.median(ratios):.2f}" if ratios else "")
+            values += [statistics.median(ratios)] if ratios and name in counted else []
+        rows.append(cells)
+    rows.append(["geometric mean", *(f"{statistics.geometric_mean(each):.2f}" for each in means.values())])
+    headings = ["load", "later epochs", "first epoch", "first batch"]
+    return f"Times torch's DataLoader. {conditions(record)}\n\n{table(headings, rows)}"
+
+
+def decoders() -> str:
+    """Images per second of decoders, in memory and in torch's DataLoader."""
+    record = newest("decoders")
+    columns = list(record["rates"])
+    names = sorted(record["rates"][columns[0]], key=lambda name: -_median(record, columns[0], name))
+    rows = [[name, *(f"{_median(record, column, name):,.0f}" for column in columns)] for name in names]
+    about = f"Images per second. {record['files']:,} JPEGs; {conditions(record)}"
+    return f"{about}\n\n{table(['decoder', *columns], rows)}"
+
+
+def _median(record: dict[str, Any], column: str, name: str) -> float:
+    return float(statistics.median(record["rates"][column][name]))
+
+
+def augmentations() -> str:
+    """One augmentation each in a loader, in the manner of albumentations' published table."""
+    record = newest("augmentations")
+    columns = list(itertools.product(("albumentations", "torchvision", "Pillow"), ("memory", "files")))
+    rows = []
+    for name, rates in record["rows"].items():
+        cells = [
+            "; ".join(f"{rates[f'{library}, {source}, {loader}']:,.0f}" for loader in ("torch", "headrace"))
+            for library, source in columns
+        ]
+        rows.append([name, *cells])
+    headings = ["augmentation", *(f"{library}, {source}" for library, source in columns)]
+    workers = f"{record['workers']} workers, batches of 256"
+    return f"Images per second, in torch's loader; in Headrace's. {conditions(record, workers)}\n\n" + table(
+        headings, rows
+    )
+
+
+def commands() -> str:
+    """Seconds and memory of commands."""
+    record = newest("commands")
+    rows = []
+    for name, runs in record["runs"].items():
+        seconds, memory = (statistics.median(run[key] for run in runs) for key in ("seconds", "bytes"))
+        rows.append([f"`{name}`", f"{seconds:.1f}", f"{memory / 1e6:,.0f}"])
+    return f"{conditions(record)}\n\n{table(['command', 'seconds', 'MB'], rows)}"
+
+
+def compare() -> str:
+    """The answer of `headrace run --compare`."""
+    lines = newest("commands").get("compare", [])
+    return "\n".join(["```console", "$ headrace run --compare 10 train.py", *filter(None, lines), "```"])
+
+
+def overlap() -> str:
+    """Seconds of an epoch whose samples wait."""
+    record = newest("overlap")
+    rows = [[row["name"], f"{statistics.median(row['seconds']):.2f}"] for row in record["rows"]]
+    return table(["loader", "seconds"], rows)
+
+
+def remote() -> str:
+    """Images per second from an object store."""
+    record = newest("remote")
+    found = record["table"]
+    names = {
+        "local": "the pack on local disk",
+        "remote": "**Headrace**, `s3://`",
+        "webdataset": "WebDataset (no cache)",
+        "litdata": "LitData",
+        "mosaic": "MosaicML Streaming",
+    }
+    rows = []
+    for key, label in names.items():
+        if key in found:
+            share = f" ({found['cold share of the bound']:.0%} of the proxy)" if key == "remote" else ""
+            cold = "" if key == "local" else f"{found[key]['cold']:,.0f}{share}"
+            rows.append([label, cold, f"{found[key]['warm']:,.0f}"])
+    return f"Images per second. {conditions(record)}\n\n{table(['', 'cold', 'warm'], rows)}"
+
+
+def scripts() -> str:
+    """Loaders of public training scripts."""
+    record = newest("scripts")
+    rows = [[f"`{name}.py`", *rest] for name, *rest in record["rows"]]
+    headings = ["script", "loader", "plan", "images", "times torch"]
+    return f"{conditions(record)}\n\n{table(headings, rows)}"
+
+
+def learning() -> str:
+    """Accuracies of training with both loaders."""
+    rows = []
+    for name in ("digits", "stamps", "digits-randaugment", "stamps-randaugment"):
+        record = newest(f"learning-{name}")
+        for loader in ("torch", "headrace"):
+            runs = [run for run in record["runs"] if run["loader"] == loader]
+            top1 = [100 * run["top1"] for run in runs]
+            seconds = ", ".join(f"{run['cpu_seconds']:.0f}" for run in runs)
+            each = ", ".join(f"{value:.1f}" for value in top1)
+            mean = f"{statistics.mean(top1):.1f} %"
+            apart = f"{record['standard_errors_apart']:.1f}" if loader == "headrace" else ""
+            rows.append([name.replace("-randaugment", ", RandAugment"), loader, each, mean, apart, seconds])
+    headings = ["set", "loader", "top-1 by seed, %", "mean", "standard errors apart", "CPU time, s"]
+    return table(headings, rows)
+
+
+# By name in the pages: the table, and the record that it is drawn from.
+TABLES: dict[str, tuple[Callable[[], str], str]] = {
+    "loaders": (loaders, "loaders"),
+    "inner": (inner, "loaders"),
+    "speedup": (speedup, "pipelines"),
+    "pipelines": (pipelines, "pipelines"),
+    "pipelines-peers": (peers, "pipelines-peers"),
+    "floor": (floor, "floor"),
+    "decoders": (decoders, "decoders"),
+    "augmentations": (augmentations, "augmentations"),
+    "commands": (commands, "commands"),
+    "compare": (compare, "loaders"),
+    "overlap": (overlap, "overlap"),
+    "remote": (remote, "remote"),
+    "scripts": (scripts, "scripts"),
+    "learning": (learning, "learning-digits"),
+}
+
+
+def filled(page: str) -> str:
+    """The text of a page with its tables drawn from the newest records."""
+    path = ROOT / page
+    results = "benchmarks/results/" if path.parent == ROOT else "../benchmarks/results/"
+
+    def block(match: re.Match[str]) -> str:
+        draw, record = TABLES[match["name"]]
+        text = draw().replace("](%s", f"]({results}") if newest(record) else NOT_MEASURED
+        return f"{match['start']}{text}\n{match['end']}"
+
+    return BLOCK.sub(block, path.read_text(encoding="utf-8"))
+
+
+def charts() -> None:
+    """Draws the bars of pipelines and of loaders; each file names its record."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    record, found = newest("pipelines"), measured_pipelines()
+    names = sorted(found, key=lambda name: statistics.median(found[name][0]))
+    labels = [titled(name) for name in names]
+    medians = [statistics.median(found[name][0]) for name in names]
+    spread = [
+        [median - found[name][0][0] for name, median in zip(names, medians, strict=True)],
+        [found[name][0][-1] - median for name, median in zip(names, medians, strict=True)],
+    ]
+    figure, panel = plt.subplots(figsize=(9, 1.0 + 0.2 * len(names)), layout="constrained")
+    panel.barh(labels, medians, xerr=spread, color="#0b7285", ecolor="#495057", capsize=2)
+    for position, (name, median) in enumerate(zip(names, medians, strict=True)):
+        panel.text(found[name][0][-1], position, f"  {median:.1f}×", va="center", fontsize=8)
+    panel.margins(y=0.01)
+    panel.axvline(1, color="#e8590c", linewidth=1)
+    panel.set_xlabel(f"times torch's DataLoader, {record['workers']} workers each")
+    panel.spines[["top", "right"]].set_visible(False)
+    here, images = record["machine"], record["images"]
+    size = f"{images['mean_bytes'] / 1000:.0f} kB, {images['mean_width']:.0f}×{images['mean_height']:.0f}"
+    run_of = f"{here['date'][:10]}, commit {here['commit'][:10]}"
+    figure.supxlabel(f"{here['cpu']}, {here['cores_usable']} cores; JPEGs of {size}; {run_of}", fontsize=7)
+    figure.savefig(RESULTS / "pipelines.png", dpi=130, metadata={"Source": record["file"]})
+    plt.close(figure)
+    report.plot(newest("loaders"), RESULTS / "loaders.png")
+
+
+def main() -> None:
+    """Writes the pages and the charts."""
+    for page in PAGES:
+        Path(ROOT, page).write_text(filled(page), encoding="utf-8")
+    charts()
+
+
+if __name__ == "__main__":
+    main()

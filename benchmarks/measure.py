@@ -1,0 +1,112 @@
+"""Measures everything that the README and docs/ quote, on one commit, and keeps it in benchmarks/results.
+
+    python benchmarks/measure.py --data data --peers .venv-peers         (some hours on two idle cores)
+    python benchmarks/measure.py --only pipelines floor
+    python benchmarks/measure.py --list                                  (what is done, and what is missing)
+
+Each benchmark writes to benchmarks/work and continues there after an interruption: run the command again.
+What is complete is moved to results/DATE-NAME.json; `make figures` draws the pages from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import machine
+
+HERE = Path(__file__).resolve().parent
+RESULTS, WORK = HERE / "results", HERE / "work"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script whose record is quoted.
+
+    Attributes:
+        name: of the file of results.
+        command: the script and its arguments.
+        minutes: that it takes on two cores, about.
+        python: the peer whose interpreter runs it.
+    """
+
+    name: str
+    command: str
+    minutes: int
+    python: str | None = None
+
+    @property
+    def work(self) -> Path:
+        """The file that the benchmark writes."""
+        return WORK / ("peers.json" if self.name == "loaders" else f"{self.name}.json")
+
+    def complete(self) -> bool:
+        """Whether the newest results are those of the present code on this machine."""
+        files = sorted(RESULTS.glob(f"*-{self.name}.json"))
+        return bool(files) and bool(machine.continued(files[-1]))
+
+
+BOTH = (
+    "'RandomResizedCrop, flip' 'crop, ColorJitter with hue' 'crop, RandAugment'"
+    " 'Resize, RandomRotation, ColorJitter'"
+)
+PIPELINES = "pipelines.py --data {data} --count 600 --output {out}"
+BENCHMARKS = (
+    Benchmark("pipelines", PIPELINES, 75),
+    Benchmark("pipelines-peers", f"{PIPELINES} --peers {{peers}} --rows {BOTH}", 15),
+    Benchmark("loaders", "peers.py --data {data} --peers {peers} --repetitions 3 --out {work}", 30),
+    Benchmark("floor", "floor.py --short --missing --output {out}", 15),
+    Benchmark("commands", "commands.py {data}/pictures-2000 --json {out}", 5),
+    Benchmark("worker-start", "worker_start.py --json {out}", 5),
+    Benchmark("tuning", "tuning.py --data {data} --rounds 2 --seconds 2.5 --json {out}", 15),
+    Benchmark("overlap", "overlap.py --json {out}", 2),
+    Benchmark("packing", "packing.py {data}/pictures-2000 --out {out}", 5),
+    Benchmark("remote", "remote.py {data}/pictures-2000 --megabytes 20 --json {out}", 15),
+    Benchmark("decoders", "decoders.py --data {data} --out {out}", 10, "decoders"),
+    Benchmark("augmentations", "augmentations.py --data {data} --output {out}", 45),
+    Benchmark("scripts", "training_scripts.py {data}/pictures-2000 --json {out}", 15),
+)
+
+
+def main() -> int:
+    """Runs what isn't complete; exits with 1 if a benchmark has failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [benchmark.name for benchmark in BENCHMARKS]
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where the images are kept or made")
+    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the peers' environments")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="only list the benchmarks")
+    arguments = parser.parse_args()
+    failed = []
+    for benchmark in BENCHMARKS:
+        if benchmark.name not in arguments.only:
+            continue
+        if arguments.list or benchmark.complete():
+            state = "complete" if benchmark.complete() else f"missing, about {benchmark.minutes} minutes"
+            print(f"{benchmark.name:18}{state}")
+            continue
+        WORK.mkdir(exist_ok=True)
+        python = sys.executable
+        if benchmark.python is not None:
+            python = str(arguments.peers / benchmark.python / "bin" / "python")
+        places = {"data": arguments.data, "peers": arguments.peers, "work": WORK, "out": benchmark.work}
+        command = f"{python} {HERE}/{benchmark.command.format(**places)}"
+        print(f"{benchmark.name}: {command}", flush=True)
+        if subprocess.run(command, shell=True, check=False).returncode or not benchmark.work.exists():
+            failed.append(benchmark.name)
+            continue
+        date = machine.describe()["date"][:10]
+        os.replace(benchmark.work, RESULTS / f"{date}-{benchmark.name}.json")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
