@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -280,7 +281,9 @@ def test_a_child_forked_in_mid_epoch_ends_without_touching_the_workers(method: s
     script.write_text(FORKS)
     done = run_python(script, method, teardown=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # Python 3.13 complains by itself when any forked child ends, of the tracker that its parent has started.
+    own = r"Exception ignored in: <function ResourceTracker\.__del__.*?ChildProcessError[^\n]*\n"
+    assert re.sub(own, "", done.stderr, flags=re.DOTALL) == ""
 
 
 class Timed(Dataset[torch.Tensor]):
