@@ -192,3 +192,17 @@ def test_changed_settings_take_effect_in_the_next_epoch(files: list[Path]) -> No
     for ours, theirs in zip(loader, torch.utils.data.DataLoader(dataset, 5), strict=True):
         assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
     assert not torch.equal(before[0]["pixel_values"], ours["pixel_values"][:1])
+
+
+@pytest.mark.parametrize("name", ["ViT", "CLIP", "SigLIP"])
+def test_native_code_makes_the_values(name: str, files: list[Path]) -> None:
+    process = Processing(PROCESSORS[name]())
+    jpegs = [path for path in files if path.suffix == ".jpg" and mode_of(path) == "RGB"][:5]
+    each = headrace.DataLoader(Images(jpegs, process, convert=True), 5, num_workers=1)
+    together = headrace.DataLoader(
+        Images(jpegs, None, convert=True), 5, num_workers=1, collate_fn=InBatches(process.processor)
+    )
+    for loader in (each, together):
+        list(loader)
+        text = " ".join(loader.explain().split())
+        assert "writes the tensors (5 images, 5 tensors" in text, text

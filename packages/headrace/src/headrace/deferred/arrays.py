@@ -18,7 +18,7 @@ import torch
 
 from headrace._native import deferred
 from headrace.deferred.chain import Chain, Counter, File
-from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order
+from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order, laid_out
 
 # By `Store.dtype`. NumPy has no bfloat16: there are no such arrays.
 ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32)))
@@ -139,6 +139,8 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
         return None
     for piece in pieces:
         piece.stacked = True
+    if len(tensors) == 1:  # of which a further stack may be made
+        return _alone(*found)
     fills = [_fill_of(each, tensor) for each, tensor in zip(found, tensors, strict=True)]
     whole = (len(tensors), *shape)
     strides = [math.prod(whole[i + 1 :]) * dtype.itemsize for i in range(len(whole))]
@@ -150,6 +152,15 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
         return None
     in_batches.count += len(pieces)
     return tensor_on(memory, dtype, whole, strides)
+
+
+def _alone(found: tuple[_ArrayPiece, Recipe] | None) -> torch.Tensor | None:
+    """The stack of one deferred tensor."""
+    if found is None:
+        return None
+    recipe = found[1]
+    tensor = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=recipe.axes != "CHW")).tensor()
+    return None if tensor is None else tensor.unsqueeze(0)
 
 
 def _fill_of(found: tuple[_ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> Any:

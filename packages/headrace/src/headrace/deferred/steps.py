@@ -292,6 +292,12 @@ def in_other_order(store: Store) -> Store:
     return replace(store, blue_first=not store.blue_first)
 
 
+@lru_cache(maxsize=64)
+def laid_out(store: Store, *, rows_of_pixels: bool) -> Store:
+    """The same with the values of a pixel side by side, or in planes."""
+    return replace(store, rows_of_pixels=rows_of_pixels)
+
+
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 

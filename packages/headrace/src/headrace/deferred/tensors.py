@@ -9,7 +9,6 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
-from headrace.deferred.steps import RGB_ROWS, Store
+from headrace.deferred.steps import RGB_ROWS, Store, laid_out
 from headrace.plan.pointwise import LEVELS, look_up_levels
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.op import MAX_SIZE, NoNativeForm
@@ -110,7 +109,7 @@ def _resize(
     if after == (height, width) or min(after) < 2:
         return None  # in the first case the tensor itself is the result
     if not dense:  # torch puts the result in planes
-        recipe = recipe._replace(store=_in_planes(recipe.store))
+        recipe = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=False))
     return _with(recipe, recipe.chain.after(Resize(*after, number, arithmetic="torch"), ()))
 
 
@@ -149,8 +148,6 @@ def change_levels(
     **kwargs: Any,
 ) -> Recipe | None:
     """A step that treats every value of a channel alike."""
-    if kwargs.get("inplace") or any(argument is True for argument in args[2:]):
-        return None
     key = original, id(recipe.store), torch.get_default_dtype(), *_frozen(args, kwargs)
     found = _stores.get(key)
     if found is None:
@@ -199,11 +196,6 @@ def _frozen_one(value: Any) -> tuple[Any, ...]:
     if type(value) in (list, tuple) and len(value) in (1, 3) and all(type(n) in (int, float) for n in value):
         return type(value), *value
     raise TypeError(f"{type(value).__name__} isn't compared")
-
-
-@functools.lru_cache(maxsize=64)
-def _in_planes(store: Store) -> Store:
-    return replace(store, rows_of_pixels=False)
 
 
 def _has_levels(recipe: Recipe) -> bool:
