@@ -34,7 +34,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains fuzz-chains-asan fuzz-images libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers measure figures stages crop-area pictures stalls wheel wheel-check cross-wheel wheels sdist changelog release-check tag-check clean distclean
+        bench-quick bench-peers measure figures stages crop-area pictures stalls wheel wheel-check cross-wheel wheels sdist changelog release release-check tag-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -264,11 +264,14 @@ sdist: $(DEV_STAMP) ## Build the source distributions, and the doctor's wheel, w
 	cd $(LOADER) && $(abspath $(BIN))/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' $(CURDIR)/dist
 	cd $(DOCTOR) && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist
 
-VERSION ?= next
-DRAFT   ?=
-changelog: $(DEV_STAMP) ## Move the fragments in packages/*/changes/ to CHANGELOG.md as VERSION=X.Y.Z; DRAFT=1 only prints them
-	$(BIN)/towncrier build --dir $(DOCTOR) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
-	$(BIN)/towncrier build --dir $(LOADER) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
+changelog: $(DEV_STAMP) ## Print the sections that the fragments in packages/*/changes/ will be in CHANGELOG.md
+	$(BIN)/towncrier build --dir $(LOADER) --version next --draft
+	$(BIN)/towncrier build --dir $(DOCTOR) --version next --draft
+
+VERSION ?=
+release: $(DEV_STAMP) ## Set VERSION=X.Y.Z everywhere and move the fragments to CHANGELOG.md: the changes of the commit of a release
+	PATH="$(abspath $(BIN)):$$PATH" tools/release.sh $(VERSION)
+	$(MAKE) tag-check TAG=v$(VERSION)
 
 release-check: ## Run every check that a release needs on the newest commit, with one page of results; continues after an interruption
 	$(PYTHON) tools/release-check.py $(ARGS)

@@ -19,6 +19,7 @@ PAGES = sorted(
         "docs/**/*.md",
         "benchmarks/**/*.md",
         "packages/*/native/**/*.md",
+        "packages/*/changes/*.md",
         ".github/**/*.md",
     )
     for path in ROOT.glob(pattern)

@@ -13,6 +13,8 @@ PAGES = sorted(
     for pattern in ("*.md", ".github/*.md", "docs/**/*.md", "benchmarks/**/*.md", "packages/*/native/**/*.md")
     for path in ROOT.glob(pattern)
 )
+# Their text is moved to CHANGELOG.md, so links are relative to its folder.
+FRAGMENTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/changes/+*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^()\s]*?)(?:#([^()\s]+))?\)")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -23,10 +25,10 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *FRAGMENTS])
 def test_links_lead_somewhere(page: str) -> None:
-    place = ROOT / page
-    for target, anchor in LINK.findall(FENCE.sub("", place.read_text(encoding="utf-8"))):
+    place = ROOT / ("CHANGELOG.md" if page in FRAGMENTS else page)
+    for target, anchor in LINK.findall(FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))):
         there = (place.parent / target).resolve() if target else place
         assert there.exists(), target
         if anchor and there.suffix == ".md":
