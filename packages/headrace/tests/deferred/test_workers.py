@@ -122,6 +122,15 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
     assert same(batches(dataset, num_workers=2, deferred=False), with_pillow)
 
 
+def test_batches_of_hundreds_of_images_are_the_same(folder: Path) -> None:
+    dataset = ConcatDataset([Listed(folder, AUGMENT)] * 15)
+    deferred, as_written = (
+        list(headrace.DataLoader(dataset, 360, seed=3, num_workers=1, deferred=deferred))
+        for deferred in (True, False)
+    )
+    assert same(deferred, as_written)
+
+
 def test_workers_that_are_not_forked_make_the_same_batches(folder: Path) -> None:
     dataset = Listed(folder, AUGMENT)
     ours = batches(dataset, num_workers=1, multiprocessing_context="forkserver")

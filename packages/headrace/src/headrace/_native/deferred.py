@@ -297,17 +297,17 @@ def render_pieces(pieces: Sequence[Piece], addresses: Sequence[int]) -> None:
     those of one file together. Raises MemoryError if there is no memory for that."""
     images: list[int] = []
     outputs: list[int] = []
-    layouts: list[int] = []
+    orders: list[int] = []
     for piece, address in zip(pieces, addresses, strict=True):
         count = len(piece.fills)
         images += [fill.address for fill in piece.fills]
         outputs += range(address, address + piece.nbytes, piece.nbytes // count)
-        layouts += [piece.layout] * count
-    places = np.array([images, outputs], np.uint64)
+        orders += [piece.layout] * count
+    places, layouts = np.array([images, outputs], np.uint64), np.array(orders, np.int32)
     code = ffi.library().hr_images_render(
         places.ctypes.data,
         places.ctypes.data + places.strides[0],
-        np.array(layouts, np.int32).ctypes.data,
+        layouts.ctypes.data,
         len(images),
     )
     if code != abi.OK:
