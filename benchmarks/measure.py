@@ -68,6 +68,7 @@ BENCHMARKS = (
     Benchmark("remote", "remote.py {data}/pictures-2000 --megabytes 20 --json {out}", 15),
     Benchmark("decoders", "decoders.py --data {data} --out {out}", 10, "decoders"),
     Benchmark("augmentations", "augmentations.py --data {data} --output {out}", 45),
+    Benchmark("stalls", "stalls/run.py --entrant doctor --data {data} --json {out}", 60),
     Benchmark("scripts", "training_scripts.py {data}/pictures-2000 --json {out}", 15),
 )
 

@@ -107,7 +107,7 @@ def plot(result: dict, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(13, 4.5), sharex=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(13, 5.5), sharex=True, layout="constrained")
     for panel, dtype in zip(panels, ("float32", "uint8"), strict=True):
         records = [
             record
@@ -123,8 +123,8 @@ def plot(result: dict, path: Path) -> None:
         colours = ["#0b7285" if record["row"]["peer"] in OURS else "#adb5bd" for record in records]
         labels = [record["row"]["label"] for record in records]
         panel.barh(labels, medians, xerr=spread, color=colours, ecolor="#495057", capsize=2)
-        for position, value in enumerate(medians):
-            panel.text(value, position + 0.28, f" {value:,.0f}", va="bottom", fontsize=8)
+        for position, record in enumerate(records):
+            panel.text(record["most"], position, f"  {record['median']:,.0f}", va="center", fontsize=8)
         panel.set_title(dtype)
         panel.set_xlabel("images per second")
         panel.spines[["top", "right"]].set_visible(False)

@@ -26,6 +26,8 @@ PROJECT = "project/"
 LINK = re.compile(r"(?P<bang>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```[ ]*$)", re.MULTILINE | re.DOTALL)
 COMMANDS = (
+    ["run"],
+    ["explain"],
     ["doctor"],
     ["doctor", "run"],
     ["doctor", "data"],

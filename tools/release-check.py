@@ -7,6 +7,7 @@
 The commit is checked out in a folder of its own, so that the working tree may change meanwhile. Results are
 kept after each check: run the command again after an interruption, and it continues with what has not passed
 yet. A check that needs a program which this machine lacks is listed as not run, with the program's name.
+Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ TESTS = "packages/headrace/tests"
 INTEGRATIONS = (
     ".venv/bin/python -m pip install -q $(.venv/bin/python tools/build-tools.py --only integrations)"
 )
-# Oldest supported versions; the newest ones are what `make test` installs.
-OLDEST = "TORCH=2.7.1 TORCHVISION=0.22.1 PILLOW=12.0.0 VENV=.venv-oldest"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,36 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-def other_python(version: str) -> Check:
-    """The default tests with another version of Python."""
-    name = f"python{version}"
-    return Check(name, f"make test PYTHON={name} VENV=.venv-{version}", needs=(name,))
+def long(name: str, selected: str, hours: float) -> Check:
+    """A part of `make test-long`; all parts together are the whole."""
+    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", hours)
+
+
+def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()) -> Check:
+    """The default tests in a virtual environment of their own, which takes 5 GB and is removed again."""
+    folder = f".venv-{name}"
+    return Check(
+        name, f"{before}make test {options} VENV={folder} && rm -rf {folder}".replace("  ", " "), 1.0, needs
+    )
 
 
 CHECKS = (
     Check("test", "make test"),
     Check("lint", "make lint"),
     Check("docs", "make docs"),
-    Check("oldest", f"make test {OLDEST}"),
-    Check("pillow-12", "make test PILLOW=12.0.0 VENV=.venv-pillow-12"),
-    *map(other_python, ("3.10", "3.12", "3.13")),
-    Check("test-long", f"make setup && {INTEGRATIONS} && make test-long", 8),
+    apart("oldest", "TORCH=2.7.1 TORCHVISION=0.22.1 PILLOW=12.0.0"),  # of what is supported
+    apart("pillow-12", "PILLOW=12.0.0"),
+    *(
+        apart(f"python{version}", f"PYTHON=python{version}", needs=(f"python{version}",))
+        for version in PYTHONS
+        if version != f"{sys.version_info.major}.{sys.version_info.minor}"
+    ),
+    long("torch-tests", f"{TESTS}/integrations/test_torch_tests.py", 4),
+    long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1),
+    long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4),
+    long("exits", f"{TESTS}/chaos", 4),
+    long("test-long-rest", f"--ignore={TESTS}/integrations --ignore={TESTS}/chaos", 8),
+    apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
     Check("native-test", "make native-test"),
     Check(
         "native-test-without-codecs",
@@ -107,8 +123,13 @@ class Result:
 
 
 def missing_programs(check: Check) -> list[str]:
-    """The programs that a check needs and that are not on PATH."""
-    return [name for name in check.needs if shutil.which(name) is None]
+    """The programs that a check needs and that don't run here: pyenv has names for Pythons that don't."""
+    return [
+        name
+        for name in check.needs
+        if shutil.which(name) is None
+        or subprocess.run([name, "--version"], capture_output=True, check=False).returncode
+    ]
 
 
 def run(check: Check, checkout: Path, log: Path) -> Result:
