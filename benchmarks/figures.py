@@ -19,7 +19,7 @@ import report
 from machine import RESULTS, ROOT, newest
 from rows import BARE, RESTART
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/remote.md", "docs/run.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/packs.md", "docs/remote.md", "docs/run.md")
 BLOCK = re.compile(
     r"(?P<start><!-- table: benchmarks/figures\.py (?P<name>[\w-]+) -->\n)"
     r".*?(?P<end><!-- end of table -->)",
@@ -225,6 +225,49 @@ def overlap() -> str:
     return table(["loader", "seconds"], rows)
 
 
+def worker_start() -> str:
+    """Seconds until spawned workers of a large dataset have given their first batch."""
+    record = newest("worker-start")
+    rows = []
+    for loader, runs in record["runs"].items():
+        columns = [list(each) for each in zip(*runs, strict=True)]
+        rows.append([loader, *(f"{statistics.median(each):.1f}" for each in columns)])
+    about = f"{record['size']:,} samples; {record['workers']} workers by {record['method']}"
+    headings = ["loader", "seconds to the first batch", "to a batch of each worker"]
+    return f"{conditions(record, about)}\n\n{table(headings, rows)}"
+
+
+def tuning() -> str:
+    """Settings that are left open, beside the best of a sweep."""
+    record = newest("tuning")
+    rows = []
+    for name, found in record["loads"].items():
+        shares = [f"{found['share'][kind]:.2f} ({found['best'][kind]})" for kind in ("headrace", "torch")]
+        advised = f"{found['advised_share']:.2f} ({found['advised']})"
+        rows.append([name, f"{found['medians']['auto']:,.0f}", *shares, advised])
+    headings = [
+        "load",
+        "nothing given, samples/s",
+        "to Headrace's best",
+        "to torch's best",
+        "as `explain()` advises",
+    ]
+    return table(headings, rows)
+
+
+def packing() -> str:
+    """Images packed per second, their CPU time, and the size of the pack."""
+    record = newest("packing")
+    rows = []
+    for row in record["rows"]:
+        each = {key: statistics.median(run[key] for run in row["runs"]) for key in row["runs"][0]}
+        name = "`--optimize`" if row["optimize"] else "unchanged"
+        cells = f"{each['per_second']:,.0f}", f"{each['cpu_ms_per_image']:.2f}", f"{each['size'] - 1:+.1%}"
+        rows.append([name, str(row["workers"]), *cells])
+    headings = ["files", "workers", "images/s", "ms of CPU time an image", "size to the files'"]
+    return f"{conditions(record)}\n\n{table(headings, rows)}"
+
+
 def remote() -> str:
     """Images per second from an object store."""
     record = newest("remote")
@@ -283,6 +326,9 @@ TABLES: dict[str, tuple[Callable[[], str], str]] = {
     "commands": (commands, "commands"),
     "compare": (compare, "loaders"),
     "overlap": (overlap, "overlap"),
+    "worker-start": (worker_start, "worker-start"),
+    "tuning": (tuning, "tuning"),
+    "packing": (packing, "packing"),
     "remote": (remote, "remote"),
     "scripts": (scripts, "scripts"),
     "learning": (learning, "learning-digits"),

@@ -74,7 +74,7 @@ BENCHMARKS = (
 
 
 def main() -> int:
-    """Runs what isn't complete; exits with 1 if a benchmark has failed."""
+    """Runs what isn't complete; exits with 1 if a benchmark has failed or, with --list, is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,9 +88,12 @@ def main() -> int:
     for benchmark in BENCHMARKS:
         if benchmark.name not in arguments.only:
             continue
-        if arguments.list or benchmark.complete():
-            state = "complete" if benchmark.complete() else f"missing, about {benchmark.minutes} minutes"
-            print(f"{benchmark.name:18}{state}")
+        if benchmark.complete():
+            print(f"{benchmark.name:18}complete")
+            continue
+        if arguments.list:
+            print(f"{benchmark.name:18}missing, about {benchmark.minutes} minutes")
+            failed.append(benchmark.name)
             continue
         WORK.mkdir(exist_ok=True)
         python = sys.executable
@@ -105,7 +108,7 @@ def main() -> int:
         date = machine.describe()["date"][:10]
         os.replace(benchmark.work, RESULTS / f"{date}-{benchmark.name}.json")
     if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+        print(f"{'missing' if arguments.list else 'failed'}: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
 
 

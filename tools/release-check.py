@@ -102,6 +102,7 @@ CHECKS = (
     Check("audit", "make audit"),
     Check("demo", "make demo"),
     Check("bench-quick", "make bench-quick"),
+    Check("measured", "python3 benchmarks/measure.py --list"),  # on this commit's code and this machine
 )
 
 
