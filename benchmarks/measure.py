@@ -45,7 +45,7 @@ class Benchmark:
         return WORK / ("peers.json" if self.name == "loaders" else f"{self.name}.json")
 
     def complete(self) -> bool:
-        """Whether the newest results are those of the present code on this machine."""
+        """True if the newest results are those of the present code on this machine."""
         files = sorted(RESULTS.glob(f"*-{self.name}.json"))
         return bool(files) and bool(machine.continued(files[-1]))
 

@@ -150,7 +150,7 @@ def printed(done: subprocess.CompletedProcess[str], *, exact: bool) -> list[str]
 
 
 def differences(script: Script, data: Path, place: Path, ranks: int = 1) -> list[str]:
-    """What differs between the script's runs with torch's loader and under `headrace run`, in words; [] if
+    """The differences between the script's runs with torch's loader and under `headrace run`, in words; [] if
     nothing does."""
     theirs = run(script.command(data, ranks), place / "torch")
     found = [] if theirs.returncode == 0 else [f"fails with torch's loader: {theirs.stderr[-2000:]}"]

@@ -45,7 +45,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 @dataclass
 class Result:
-    """What one loader did. Rates in images per second, one for each pass; losses by step."""
+    """The result of one loader. Rates in images per second, one for each pass; losses by step."""
 
     name: str
     rates: list[float] = field(default_factory=list)

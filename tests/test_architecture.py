@@ -1,4 +1,4 @@
-"""Which way imports point, and how large files and folders may grow.
+"""Imports point one way, and files and folders stay below their ceilings.
 
 docs/architecture.md has the same as a table: `python tests/test_architecture.py` writes it there.
 """

@@ -1,4 +1,4 @@
-"""What is needed to use Headrace: torch, torchvision, NumPy and Pillow; all else is an extra."""
+"""Headrace needs torch, torchvision, NumPy and Pillow; all else is an extra."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def cmake_version(cmake: str) -> tuple[int, ...]:
 
 
 def requirements(names: list[str]) -> list[str]:
-    """Of the tables `name = […]`; Python 3.10 has no tomllib yet."""
+    """The requirements in the tables `name = […]`; Python 3.10 has no tomllib yet."""
     texts = [path.read_text(encoding="utf-8") for path in PYPROJECTS]
     found = []
     for name in names:

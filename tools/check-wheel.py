@@ -1,4 +1,4 @@
-"""Whether the installed package works: loads JPEG, PNG and WebP files natively and compares them with
+"""Checks that the installed package works: loads JPEG, PNG and WebP files natively and compares them with
 torchvision.
 
 It uses public names only, so that it can test a wheel in an environment without the repository.

@@ -108,7 +108,7 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class Result:
-    """How a check ended.
+    """The outcome of a check.
 
     Attributes:
         outcome: "passed", "failed" or "not run".

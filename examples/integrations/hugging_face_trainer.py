@@ -17,7 +17,7 @@ import headrace
 
 
 def named(images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the model's forward() calls them."""
+    """The samples under the names that the model's forward() has for them."""
     return {"pixel_values": images, "labels": labels}
 
 

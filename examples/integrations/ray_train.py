@@ -25,7 +25,7 @@ import headrace
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each worker runs."""
+    """Trains in each worker."""
     crop = [transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     dataset = ImageFolder(config["folder"], transforms.Compose(crop))
     # was: prepare_data_loader(torch.utils.data.DataLoader(dataset, batch_size=8, shuffle=True))

@@ -1,4 +1,4 @@
-"""What benchmarks measure on the simulated accelerator says so."""
+"""Measurements on the simulated accelerator say so."""
 
 from __future__ import annotations
 

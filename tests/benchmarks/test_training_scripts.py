@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the scripts read, made of small noise images in ten classes."""
+    """The data of the scripts, made of small noise images in ten classes."""
     root = tmp_path_factory.mktemp("data")
     image_folder(root / "images", 100, classes=10, side=96)
     scripts.prepare(root / "prepared", root / "images", 80)

@@ -38,7 +38,7 @@ def tool(name: str) -> str:
 
 @cache
 def objects(folder: str) -> list[dict[str, Any]]:
-    """What `kubectl apply -k` would send."""
+    """The manifests that `kubectl apply -k` would send."""
     built = subprocess.run(
         [tool("kubectl"), "kustomize", KUBERNETES / folder], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""What the entrypoint starts, and what it refuses to start with."""
+"""The entrypoint starts its services, and refuses settings that aren't safe."""
 
 from __future__ import annotations
 

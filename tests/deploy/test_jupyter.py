@@ -104,7 +104,7 @@ def test_behind_a_proxy_it_is_asked_by_another_name(server: Container) -> None:
 
 
 def test_the_token_is_in_no_list_of_processes_and_no_environment(server: Container) -> None:
-    """Of all processes here, the server's among them."""
+    """All processes here are looked at, the server's among them."""
     lists = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:

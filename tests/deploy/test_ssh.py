@@ -173,7 +173,7 @@ def test_the_container_ends_with_the_first_of_its_servers(tmp_path: Path) -> Non
 
 
 def test_the_configuration_says_what_the_tests_found(tmp_path: Path) -> None:
-    """As sshd itself understands it; it lists all of its settings."""
+    """The settings are read as sshd itself understands them; it lists all of them."""
     assert SSHD is not None
     shown = subprocess.run(
         [

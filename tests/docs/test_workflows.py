@@ -20,7 +20,7 @@ def jobs(path: Path) -> dict[str, Any]:
 
 
 def commands(path: Path) -> list[str]:
-    """What the steps run, with the values of each matrix filled in."""
+    """The commands of the steps, with the values of each matrix filled in."""
     found = []
     for job in jobs(path).values():
         matrix = job.get("strategy", {}).get("matrix", {})

@@ -12,7 +12,7 @@ from headrace.deferred import images
 
 
 def both(data: bytes) -> tuple[Any, Any]:
-    """What `PIL.Image.open` gives of a file if images are deferred, and the same, which never is. From then
+    """An image that `PIL.Image.open` defers, and the same that is never deferred. From then
     on images are deferred, so that steps on the first are recorded."""
     deferred.install()
     ours, theirs = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(data))
@@ -27,5 +27,5 @@ def never_deferred(image: Image.Image) -> Image.Image:
 
 
 def is_deferred(image: Any) -> bool:
-    """Whether the pixels of an image are still to be made."""
+    """True if the pixels of an image are still to be made."""
     return isinstance(image, Image.Image) and images._deferred_of(image) is not None

@@ -120,7 +120,7 @@ def test_no_memory_is_an_error_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def there_and_back(value: Any) -> tuple[Any, int]:
-    """What arrives, and in how many segments."""
+    """The batches that arrive, and the number of their segments."""
     outbox, inbox = Outbox("test"), Inbox()
     message, files = outbox.pack(0, value)
     inbox.register(message, files)

@@ -1,4 +1,4 @@
-"""What is changed on a loader or its dataset takes effect at the next epoch, as in torch."""
+"""Changes of a loader or its dataset take effect at the next epoch, as in torch."""
 
 from __future__ import annotations
 
@@ -438,7 +438,7 @@ ATTRIBUTES = (
 
 
 def made_again(loader: headrace.DataLoader[Any]) -> headrace.DataLoader[Any]:
-    """As Lightning does it: another loader of the attributes of one."""
+    """Makes another loader of the attributes of one, as Lightning does."""
     return headrace.DataLoader(
         batch_sampler=loader.batch_sampler, **{name: getattr(loader, name) for name in ATTRIBUTES}
     )

@@ -376,7 +376,7 @@ def test_samples_have_torchs_strides(
 
 @pytest.mark.parametrize("gray", [False, True])
 def test_erased_samples_have_their_values_and_torchs_strides(folder: Any, gray: bool) -> None:
-    """Whether samples are made one by one or in a batch, of a seed."""
+    """Samples that are made one by one and in a batch are compared, with the same seed."""
     erasing = v2.RandomErasing(1, value=3)
     steps = [v2.Resize((9, 9)), *([v2.Grayscale(1)] if gray else []), v2.ToImage(), FLOATS, erasing]
     dataset = ImageFolder(str(folder), v2.Compose(steps))

@@ -385,7 +385,7 @@ class Changed(data.Subset[int]):
 
 
 class Described(data.Dataset[Any]):
-    """What a worker knows of itself, and whether it may be changed."""
+    """Samples that show what a worker knows of itself, and if it may be changed."""
 
     def __len__(self) -> int:
         return 4

@@ -66,7 +66,7 @@ def datasets(folder: Any) -> dict[str, Any]:
 def seen(
     kind: Any, dataset: Any, order: str, received: list[int], workers: list[int], **options: Any
 ) -> list[Any]:
-    """Of each epoch, left after so many batches: the indices, and the generators' states before and after."""
+    """By epoch, left after so many batches: the indices, and the generators' states before and after."""
     own = generator()
     torch.manual_seed(5)
     loader = kind(dataset, num_workers=max(workers), **ORDERS[order](own), **options)

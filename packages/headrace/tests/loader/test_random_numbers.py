@@ -423,7 +423,7 @@ def test_an_order_is_drawn_when_torch_draws_it(
     chosen: Any = data.Subset(datasets[kind], range(SAMPLES)) if kind == "native" else datasets[kind]
 
     def states(loader: Any) -> list[torch.Tensor]:
-        """Of the generator before an epoch, once it is started, and after the first batch."""
+        """The states of the generator before an epoch, once it is started, and after the first batch."""
         torch.manual_seed(5)
         found = [torch.get_rng_state()]
         iterator = iter(loader)

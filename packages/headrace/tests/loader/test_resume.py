@@ -419,7 +419,7 @@ def test_states_of_earlier_versions_resume(name: str) -> None:
     ],
 )
 def test_states_of_earlier_versions_are_the_same_when_they_are_saved_again(name: str) -> None:
-    """Whether they are saved as they were loaded, or once their epoch has started."""
+    """States are saved as they were loaded, and once their epoch has started."""
     for place, entry in SAVED[name].items():
         loader = LOADERS[name](0)
         loader.load_state_dict(copy.deepcopy(entry["state"]))

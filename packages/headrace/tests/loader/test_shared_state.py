@@ -206,7 +206,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wrong_samples(dataset: Samples, **arguments: Any) -> int:
-    """How many samples of an epoch in order aren't what they should be."""
+    """The number of samples of an epoch in order that aren't what they should be."""
     loader = headrace.DataLoader(dataset, batch_size=50, **arguments)
     received = [value for batch in loader for value in batch.tolist()]
     assert len(received) == len(dataset)
@@ -234,7 +234,7 @@ def test_by_default_no_sample_sees_another_ones_state(records: Path) -> None:
 
 
 def test_threads_that_were_asked_for_share_the_state_of_a_module(records: Path) -> None:
-    """What docs/workers.md warns of; and the proof that these datasets can tell."""
+    """Threads give the wrong samples that docs/workers.md warns of: these datasets can tell."""
     assert wrong_samples(ScratchInModule(SAMPLES, records), num_workers=4, worker_kind="thread") > 0
 
 

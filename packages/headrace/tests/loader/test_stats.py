@@ -1,4 +1,4 @@
-"""What stats() says of real epochs, and what it costs to have it."""
+"""stats() is true of real epochs, and costs little."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_sentence_takes_the_place_of_a_table_without_stages() -> None:
 
 def test_copies_to_the_device_are_a_stage() -> None:
     class Copying(DevicePrefetcher):
-        """As if each batch's copy were known to be over once the next is sent."""
+        """Acts as if each batch's copy were known to be over once the next is sent."""
 
         def send(self, batch: Any, keys: Any = None) -> Any:
             if self.copied_bytes:

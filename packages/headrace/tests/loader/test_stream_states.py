@@ -227,7 +227,7 @@ def drawing_samples() -> Made:
 
 
 def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
-    """What comes after so many batches, and what a new loader makes of the state at that place, as JSON."""
+    """The batches after so many, and those that a new loader makes of the state at that place, as JSON."""
     loader = make()
     iterator = iter(loader)
     for _ in range(received):

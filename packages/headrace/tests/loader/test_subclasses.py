@@ -36,7 +36,7 @@ class Forever:
 
 
 def set_past_the_guard(base: Any) -> Any:
-    """As YOLO does it: by object.__setattr__, and with a reset of its own."""
+    """Repeats its batch sampler as YOLO does: by object.__setattr__, and with a reset of its own."""
 
     class InfiniteDataLoader(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ def set_past_the_guard(base: Any) -> Any:
 
 
 def set_while_unguarded(base: Any) -> Any:
-    """As timm does it: the guard of torch's loader is lifted for a moment."""
+    """Repeats its batch sampler as timm does: the guard of torch's loader is lifted for a moment."""
 
     class MultiEpochsDataLoader(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What large training codes do around a DataLoader gives the same with headrace's as with torch's."""
+"""The loops of large training codes give the same with headrace's DataLoader as with torch's."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class EndlessSampler(data.Sampler[int]):
 
 
 def seed_by_rank(worker: int, num_workers: int, rank: int, seed: int) -> None:
-    """As a worker_init_fn of mmengine."""
+    """Seeds as a worker_init_fn of mmengine does."""
     number = num_workers * rank + worker + seed
     np.random.seed(number)
     random.seed(number)
@@ -121,7 +121,7 @@ class InPairs(data.IterableDataset[Any]):
 
 
 def reseed(worker: int) -> None:
-    """As a worker_init_fn of detectron2."""
+    """Seeds as a worker_init_fn of detectron2 does."""
     seed_by_rank(0, 0, 0, torch.initial_seed() % 2**31 + worker)
 
 
@@ -163,7 +163,7 @@ def frozen_batches(loader_class: Any, workers: int) -> list[Any]:
 
 
 def seed_worker(worker: int) -> None:
-    """As in PyTorch's notes on reproducibility, and in Ultralytics."""
+    """Seeds as in PyTorch's notes on reproducibility, and in Ultralytics."""
     seed = torch.initial_seed() % 2**32
     np.random.seed(seed)
     random.seed(seed)
@@ -191,7 +191,7 @@ def extended_collation(loader_class: Any, workers: int) -> list[Any]:
 
 
 def changed_between_epochs(loader_class: Any, workers: int) -> list[Any]:
-    """What callbacks of trainers change: the dataset, the epoch of its sampler, the batch size."""
+    """Changes what callbacks of trainers do: the dataset, the epoch of its sampler, the batch size."""
     dataset = Drawing()
     sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=0, seed=1)
     loader = loader_class(dataset, 4, sampler=sampler, num_workers=workers)

@@ -1,4 +1,4 @@
-"""Which workers make the samples, what their errors look like, and what they may do with a device."""
+"""Workers of the right kind make the samples, with readable errors, and with devices only if they may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How worker processes start, what they are handed, and how they end."""
+"""Worker processes start, are handed the dataset, and end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 class Table(Dataset[Any]):
-    """Of all kinds of members that are handed over in different ways."""
+    """A dataset of all kinds of members that are handed over in different ways."""
 
     def __init__(self, count: Path | None = None) -> None:
         self.count = count
