@@ -28,7 +28,7 @@ class Squares(Dataset[Any]):
 
 
 def native(tmp_path: Path) -> Any:
-    values = [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3), v1.RandomErasing(0.7)]
+    values = [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3), v1.RandomErasing(0.7, value="random")]
     transform = v1.Compose([v1.RandomResizedCrop(32), *values])
     return ImageFolder(str(image_folder(tmp_path, 37, side=48)), transform)
 
@@ -83,3 +83,17 @@ def test_batches_are_those_of_the_cpu(gpu: torch.device, kind: str, name: str, t
         assert same_but_for_the_device(ours, theirs)
         if exact and isinstance(ours, list):
             assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["native", "grey", "tensors"])
+@pytest.mark.parametrize("resident", ["auto", False])
+def test_torchs_default_device_changes_nothing(
+    gpu: torch.device, kind: str, resident: Any, tmp_path: Path
+) -> None:
+    dataset = MAKERS[kind](tmp_path)
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": True, "seed": 3, "num_workers": 2}
+    expected = [*headrace.DataLoader(dataset, **options)]
+    with torch.device(gpu):
+        made = [*headrace.DataLoader(dataset, device=gpu, resident=resident, **options)]
+    for ours, theirs in zip(made, expected, strict=True):
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))

@@ -75,7 +75,7 @@ def _noise_for(
     shapes = [step.erase.noise_size(height, width) for _, _, _, height, width in places]
     sizes = [3 * height * width for height, width in shapes]
     pinned = images.device.type not in ("cpu", "mps")
-    noise = torch.empty(sum(sizes), dtype=images.dtype, pin_memory=pinned)
+    noise = torch.empty(sum(sizes), dtype=images.dtype, device="cpu", pin_memory=pinned)
     for part, (i, *_), shape in zip(_split(noise, sizes), places, shapes, strict=True):
         drawn = torch.from_numpy(draw_noise(keys[i], step.number, *shape))
         part.copy_(drawn.view(-1).to(step.dtype))

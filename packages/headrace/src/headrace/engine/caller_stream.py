@@ -76,7 +76,7 @@ class GatherStream(BatchStream):
         batch = next(self._batches)
         self._taken += 1
         plan = self._gather
-        rows = torch.as_tensor(batch.indices, dtype=torch.int64)
+        rows = torch.as_tensor(batch.indices, dtype=torch.int64, device="cpu")
         if plan.rows is not None:
             rows = plan.rows[rows]
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
