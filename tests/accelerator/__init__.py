@@ -61,8 +61,9 @@ def load() -> types.ModuleType:
     "simulated:0" and "simulated:1"; torch.accelerator is about them from now on, in this process."""
     torch.ops.load_library(build())
     torch.utils.rename_privateuse1_backend(NAME)
-    from accelerator import module
+    from accelerator import gloo, module
 
     torch._register_device_module(NAME, module)
     torch.utils.generate_methods_for_privateuse1_backend()
+    gloo.register()
     return module

@@ -144,7 +144,10 @@ def _autocast(names: tuple[str, ...], dtype: Callable[[], torch.dtype]) -> None:
 _AUTOCAST = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "AutocastPrivateUse1"))  # noqa: B009
 _library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
 _autocast(("conv2d", "linear", "matmul", "mm", "addmm"), lambda: torch.get_autocast_dtype("simulated"))
-_autocast(("cross_entropy_loss", "nll_loss", "log_softmax.int", "softmax.int"), lambda: torch.float32)
+_autocast(
+    ("cross_entropy_loss", "nll_loss", "log_softmax.int", "softmax.int", "group_norm", "layer_norm"),
+    lambda: torch.float32,
+)
 
 
 @atexit.register

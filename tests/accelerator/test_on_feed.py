@@ -6,7 +6,11 @@ written again as soon as it is free.
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +18,15 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import TensorDataset
+from torchvision import datasets
+from torchvision import transforms as v1
 
 import headrace
 from accelerator import module as simulated
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.errors import ConfigError
 from headrace.records import BatchKeys
+from support.datasets import Made
 from support.processes import exit_of_fork
 
 pytestmark = pytest.mark.gpu
@@ -136,6 +143,94 @@ def test_a_closed_feed_reads_no_host_memory(gpu: torch.device, delays: int) -> N
     again = host(4)
     assert batch[0].unique().tolist() == [3]
     assert again[0] == 4
+
+
+class Unmovable(Recorded):
+    """Fails to move."""
+
+    def to(self, device: Any, non_blocking: bool = False) -> Any:  # noqa: ARG002
+        raise ValueError("can't be moved")
+
+
+class UnmovableLate(Opaque):
+    to = Unmovable.to
+
+
+@pytest.mark.parametrize("kind", ["sent", "received"])
+def test_a_batch_that_fails_keeps_what_is_being_copied(gpu: torch.device, kind: str) -> None:
+    simulated.configure(copy_bytes_per_second=5e4, forgetful=True)  # a third of a second
+    feed, tensor = DevicePrefetcher(gpu), host(3)
+    address = tensor.data_ptr()
+    batch = [tensor, Unmovable(host(0))] if kind == "sent" else [Opaque(tensor), UnmovableLate(host(0))]
+    with pytest.raises(ValueError, match="can't be moved"):
+        feed.receive(feed.send(batch))
+    del tensor, batch
+    gc.collect()
+    time.sleep(0.02)
+    assert feed.copy_seconds < 0.1  # which lets go of what is over
+    others = [host(4) for _ in range(3)]
+    assert address not in [other.data_ptr() for other in others]
+    feed.close()
+
+
+def test_a_batch_that_fails_is_an_error_in_its_place(gpu: torch.device) -> None:
+    """It is sent ahead, while others are asked for."""
+    made = Made(lambda index: Unmovable(torch.ones(1)) if index == 3 else torch.tensor([index]), 6)
+    loader = headrace.DataLoader(made, batch_size=None, device=gpu, num_workers=1, worker_kind="thread")
+    batches, seen = iter(loader), []
+    time.sleep(0.05)  # all of them are ready
+    for _ in range(6):
+        try:
+            seen.append(int(next(batches)))
+        except ValueError:
+            seen.append(-1)
+    assert seen == [0, 1, 2, -1, 4, 5]
+
+
+def test_a_device_without_streams_is_waited_for(
+    gpu: torch.device, delays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[DevicePrefetcher.__module__], "WITHOUT_STREAMS", ("simulated",))
+    feed = DevicePrefetcher(gpu)
+    there = [feed.receive(feed.send([host(k)]))[0] for k in range(8)]
+    assert [tensor.unique().tolist() for tensor in there] == [[k] for k in range(8)]
+
+
+def test_a_table_of_values_lives_until_it_was_read(gpu: torch.device, delays: int) -> None:
+    simulated.configure(delays, DELAY)
+    loader = headrace.DataLoader(gray(5), device=gpu, resident=True)
+    batches, own, made = iter(loader), torch.Stream(device=gpu), []
+    made.append(next(batches)[0])  # makes the table, for the stream of the first batch
+    with own:
+        simulated.busy(1e-3)
+        made += [images for images, _ in batches]
+        del loader, batches
+        values = [images.unique().tolist() for images in made]
+    assert values == [[0.5]] * 5
+
+
+def gray(count: int) -> Any:
+    """So many images without contrast."""
+    dataset = datasets.MNIST.__new__(datasets.MNIST)
+    dataset.data = torch.full((count, 28, 28), 128, dtype=torch.uint8)
+    dataset.targets = torch.arange(count)
+    half = v1.Normalize([128 / 255 - 0.5], [1.0])
+    dataset.transform, dataset.target_transform = v1.Compose([v1.ToTensor(), half]), None
+    return dataset
+
+
+def test_a_feed_dropped_in_a_fork_waits_for_nothing(gpu: torch.device) -> None:
+    feed = DevicePrefetcher(gpu)
+    with feed._stream:  # type: ignore[union-attr]
+        simulated.busy(0.2)
+    feed.send([host(3)])
+
+    def close() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        feed.close()
+
+    assert exit_of_fork(close) == 0
 
 
 def test_a_feed_in_a_fork_says_what_to_do(gpu: torch.device) -> None:

@@ -5,38 +5,63 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from device.test_loader_gpu import MAKERS
+from device.test_loader_gpu import MAKERS, Squares
 
 import headrace
 from accelerator import module as simulated
+from support.datasets import Stream
+from support.processes import exit_of_fork
 
 pytestmark = pytest.mark.gpu
 SEEDS = range(int(os.environ.get("HEADRACE_SEEDS", "20")))
+BAD = 7  # the sample that fails where one does
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "native": ("native", {}),
-    "own dataset": ("python", {"worker_kind": "thread"}),
+    "threads": ("own", {"worker_kind": "thread"}),
+    "processes": ("own", {"worker_kind": "process"}),
+    "caller": ("own", {"num_workers": 0}),
     "gathered": ("grey", {"resident": False}),
     "resident": ("grey", {"resident": True}),
     "transformed": ("tensors", {"batch_transform": lambda images, labels: (images * 2, labels + 1)}),
+    "stream": ("stream", {"shuffle": None, "num_workers": 0}),
+    "stream of processes": ("stream", {"shuffle": None}),
 }
+Batches = list[list[torch.Tensor]]
+
+
+class Own(Squares):
+    """A dataset of the user's own, one of whose samples may fail."""
+
+    bad = -1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.bad:
+            raise ValueError(f"sample {index}")
+        return super().__getitem__(index)
 
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return {kind: MAKERS[maker](tmp_path_factory.mktemp("data")) for kind, (maker, _) in KINDS.items()}
+    makers = {**MAKERS, "own": lambda _: Own(), "stream": lambda _: Stream(37)}
+    return {kind: makers[maker](tmp_path_factory.mktemp("data")) for kind, (maker, _) in KINDS.items()}
 
 
 @pytest.fixture(scope="module")
-def expected(datasets: dict[str, Any]) -> dict[str, list[list[torch.Tensor]]]:
+def expected(datasets: dict[str, Any]) -> dict[str, Batches]:
     """The batches of two epochs, by kind, made without a device."""
 
-    def batches_of(kind: str) -> list[list[torch.Tensor]]:
+    def batches_of(kind: str) -> Batches:
         loader = loader_of(kind, datasets, None)
         return [*map(tensors_of, loader), *map(tensors_of, loader)]
 
@@ -51,78 +76,218 @@ def loader_of(kind: str, datasets: dict[str, Any], device: torch.device | None) 
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    values = batch.values() if isinstance(batch, dict) else batch
+    values = (
+        batch.values() if isinstance(batch, dict) else [batch] if isinstance(batch, torch.Tensor) else batch
+    )
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 class Consumer:
-    """Uses batches on one stream or several, late, and drops them at once."""
+    """Uses batches on one stream or several, late, and drops them at once, or leaves them to the garbage
+    collector, which another thread calls."""
 
     def __init__(self, draw: random.Random, device: torch.device) -> None:
         own = [torch.Stream(device=device) for _ in range(2)]
         self._streams = draw.choice([[torch.accelerator.current_stream(device)], own[:1], own])
-        self._draw = draw
-        self._lag, self._pause, self._collects = (
-            draw.choice([0, 5e-4]),
-            draw.choice([0, 1e-3]),
-            draw.random() < 0.2,
-        )
-        self.seen: list[list[torch.Tensor]] = []
+        self.draw = draw
+        self._lag, self._pause = draw.choice([0, 5e-4]), draw.choice([0, 1e-3])
+        self._leaves_garbage = draw.random() < 0.2
+        self.seen: Batches = []
 
     def take(self, batches: Iterator[Any], at_most: int = 100) -> None:
         for _ in range(at_most):
-            with self._draw.choice(self._streams):
+            with self.draw.choice(self._streams):
                 try:
                     batch = next(batches)
                 except StopIteration:
                     return
                 simulated.busy(self._lag)
                 self.seen.append([tensor.clone() for tensor in tensors_of(batch)])
+                if self._leaves_garbage:
+                    cycle = [batch]
+                    cycle.append(cycle)
+                    del cycle
                 del batch
             time.sleep(self._pause)
-            if self._collects:
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """The other thread."""
+        over = threading.Event()
+
+        def collect() -> None:
+            while not over.wait(2e-3):
                 gc.collect()
 
-    def check(self, expected: list[list[torch.Tensor]]) -> None:
+        thread = threading.Thread(target=collect)
+        if self._leaves_garbage:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self._leaves_garbage:
+                thread.join()
+
+    def check(self, expected: Batches) -> None:
         torch.accelerator.synchronize()
+        torch.accelerator.synchronize(1)
         assert len(self.seen) == len(expected)
         for ours, theirs in zip(self.seen, expected, strict=True):
             assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
 
 
-def whole(loader: headrace.DataLoader, consumer: Consumer) -> None:
-    for _ in range(2):
+# What is done with a loader, and the batches that are then expected. `failing` are those with the bad sample.
+Course = Callable[[headrace.DataLoader, Consumer, Batches, list[int]], Batches]
+
+
+def whole(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
+    for _epoch in range(2):
         consumer.take(iter(loader))
+    return expected
 
 
-def given_up(loader: headrace.DataLoader, consumer: Consumer) -> None:
+def given_up(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
     """The first epoch ends early; what was sent ahead is dropped while its copies run."""
     first = iter(loader)
     consumer.take(first, 3)
-    consumer.seen.clear()
     del first
     gc.collect()
     loader.set_epoch(0)
-    whole(loader, consumer)
+    return expected[:3] + whole(loader, consumer, expected, [])
 
 
-def resumed(loader: headrace.DataLoader, consumer: Consumer) -> None:
+def closed(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
+    first = iter(loader)
+    consumer.take(first, 3)
+    first.close()  # type: ignore[attr-defined]
+    loader.set_epoch(0)
+    return expected[:3] + whole(loader, consumer, expected, [])
+
+
+def resumed(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
     batches = iter(loader)
     consumer.take(batches, 3)
     state = loader.state_dict()
     del batches
     loader.load_state_dict(state)
-    whole(loader, consumer)
+    return whole(loader, consumer, expected, [])
 
 
+def step_raises(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
+    """The traceback keeps the iterator and a batch until the end."""
+
+    def train() -> None:
+        batches = iter(loader)
+        consumer.take(batches, 3)
+        batch = next(batches)
+        raise ArithmeticError(len(batch))
+
+    with pytest.raises(ArithmeticError) as caught:
+        train()
+    loader.set_epoch(0)
+    whole(loader, consumer, expected, [])
+    del caught
+    return expected[:3] + expected
+
+
+def interrupted(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
+    """Ctrl-C at any time."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ignored, before = sys.unraisablehook, signal.signal(signal.SIGALRM, interrupt)
+    # In a finalizer it does nothing else.
+    sys.unraisablehook = lambda args: None if args.exc_type is KeyboardInterrupt else ignored(args)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, consumer.draw.uniform(1e-4, 2e-2))
+        consumer.take(iter(loader))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.collect()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = ignored
+    count = len(consumer.seen)
+    loader.set_epoch(0)
+    return expected[:count] + whole(loader, consumer, expected, [])
+
+
+def forked(loader: headrace.DataLoader, consumer: Consumer, expected: Batches, _: list[int]) -> Batches:
+    """A fork in the middle of the epoch drops all that it has of it."""
+    batches: Any = iter(loader)
+    consumer.take(batches, 3)
+
+    def drop() -> None:
+        nonlocal batches
+        del batches
+        gc.collect()
+
+    assert exit_of_fork(drop) == 0
+    consumer.take(batches)
+    consumer.take(iter(loader))
+    return expected
+
+
+def sample_fails(
+    loader: headrace.DataLoader, consumer: Consumer, expected: Batches, failing: list[int]
+) -> Batches:
+    """The batch of the bad sample is an error, and all others come."""
+    errors = 0
+    with spoiled(loader.dataset) as spoils:
+        for _ in range(2):
+            batches = iter(loader)
+            for _ in range(2):
+                try:
+                    consumer.take(batches)
+                except (ValueError, OSError):
+                    errors += 1
+    assert errors == (2 if spoils else 0)
+    return [batch for k, batch in enumerate(expected) if not (spoils and k in failing)]
+
+
+@contextmanager
+def spoiled(dataset: Any) -> Iterator[bool]:
+    """Lets the bad sample fail; False if the dataset has none that can."""
+    if isinstance(dataset, Own):
+        dataset.bad = BAD
+        yield True
+        dataset.bad = -1
+    elif hasattr(dataset, "samples"):
+        path = Path(dataset.samples[BAD][0])
+        image = path.read_bytes()
+        path.write_bytes(image[: len(image) // 2])
+        yield True
+        path.write_bytes(image)
+    else:
+        yield False
+
+
+COURSES: list[Course] = [
+    whole,
+    given_up,
+    closed,
+    resumed,
+    step_raises,
+    interrupted,
+    forked,
+    sample_fails,
+]
+
+
+@pytest.mark.filterwarnings("ignore:Stream had no state_dict")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batches_are_those_of_the_cpu(
-    gpu: torch.device, seed: int, datasets: dict[str, Any], expected: dict[str, Any]
+    gpu: torch.device, seed: int, datasets: dict[str, Any], expected: dict[str, Batches]
 ) -> None:
     draw = random.Random(seed)
-    kind = list(KINDS)[seed % len(KINDS)]
-    course: Callable[[headrace.DataLoader, Consumer], None] = draw.choice([whole, given_up, resumed])
-    consumer = Consumer(draw, gpu)
+    kind, course = list(KINDS)[seed % len(KINDS)], COURSES[seed % len(COURSES)]
+    device = torch.device(gpu.type, draw.randrange(2))
+    consumer = Consumer(draw, device)
+    failing = [k for k, (images, *_) in enumerate(expected["caller"]) if (images == BAD / 2).any()]
     simulated.configure(seed, 2e-4)
-    course(loader_of(kind, datasets, gpu), consumer)
-    consumer.check(expected[kind])
+    with consumer.collecting():
+        wanted = course(loader_of(kind, datasets, device), consumer, expected[kind], failing)
+    consumer.check(wanted)

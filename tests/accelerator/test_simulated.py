@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 # Tests marked `gpu` there, and all that is here.
 FOLDERS = [
     "packages/headrace/tests/device",
+    "packages/headrace/tests/loader/test_workers.py",
     "packages/headrace/tests/recipes/test_recipe_gpu.py",
     "tests/accelerator",
 ]

@@ -113,5 +113,7 @@ def test_amp_counts_the_bytes_that_autograd_keeps() -> None:
 
 @pytest.mark.gpu
 def test_amp_reports_the_allocators_peak_on_a_gpu(gpu: torch.device) -> None:
+    if not hasattr(torch.get_device_module(gpu), "max_memory_allocated"):
+        pytest.skip("its allocator reports no peak")
     fp32, bf16, _ = experiment("amp").run("resnet18", 32, 64, 3, gpu)
     assert bf16.peak_bytes < fp32.peak_bytes

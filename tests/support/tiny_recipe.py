@@ -138,6 +138,10 @@ if __name__ == "__main__":
     from headrace.cli import main
 
     here, first = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    if os.environ.get("HEADRACE_ACCELERATOR") == "simulated":
+        import accelerator
+
+        accelerator.load().configure(seed=int(here), mean_delay=1e-4)
     if os.environ.get("STOP_RANK") == here:
         signals = (signal.Signals[os.environ.get("STOP_BY", "SIGTERM")],)
         before_pass.append(stop_at(int(os.environ["STOP_AT"]), signals))

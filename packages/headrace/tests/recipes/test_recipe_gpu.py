@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 import headrace
 from headrace.recipes import train
 from support import tiny_recipe as tiny
+from support.python import start_python
 
 pytestmark = pytest.mark.gpu
 
@@ -32,6 +35,34 @@ def test_a_stopped_run_resumes_to_the_same_bits(
     for part in ("model", "average"):
         assert tiny.difference(states[0][part], states[1][part]) == 0
     assert states[0]["scaler"] == states[1]["scaler"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+# The ranks' sums are in another order; weights move by more than 1e-2.
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-3)])
+def test_ranks_train_as_one(
+    precision: str, tolerance: float, gpu: torch.device, data: Path, tmp_path: Path
+) -> None:
+    if torch.accelerator.device_count() < 2:
+        pytest.skip("two ranks need two devices")
+    changes: dict[str, Any] = {"arch": "tiny_groupnorm", "deterministic": False, "precision": precision}
+    alone, ours = (
+        tiny.recipe(data, tmp_path / name, **changes, device=device)
+        for name, device in (("alone", str(gpu)), ("ranks", None))
+    )
+    train(alone)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        start_python(Path(tiny.__file__), *tiny.options(ours), env={**common, "RANK": n, "LOCAL_RANK": n})
+        for n in ("0", "1")
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    states = [tiny.checkpoint(recipe.out) for recipe in (alone, ours)]
+    for part in ("model", "average"):
+        assert tiny.difference(states[0][part], states[1][part]) < tolerance
 
 
 def test_checkpoints_of_the_device_are_loaded_on_the_cpu(

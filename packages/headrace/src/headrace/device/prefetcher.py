@@ -6,6 +6,7 @@ keeps it.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,6 +85,7 @@ class DevicePrefetcher:
         self._flights: deque[_Flight] = deque()
         self.copied_bytes = 0  # of tensors that weren't there already
         self._copy_seconds = 0.0
+        self._pid = os.getpid()
 
     @property
     def copy_seconds(self) -> float:
@@ -104,9 +106,11 @@ class DevicePrefetcher:
             begin, end = self._event(timed=True), self._event(timed=True)
             kept = [*leaves(batch), *tensors(batch)]  # objects may move in place, and drop what they held
             begin.record()
-            sent.data = map_leaves(batch, lambda leaf: self._begin(leaf, sent))
-            end.record()
-            self._flights.append(_Flight(kept, begin, end))
+            try:
+                sent.data = map_leaves(batch, lambda leaf: self._begin(leaf, sent))
+            finally:  # if a leaf couldn't be moved, copies of others may be running
+                end.record()
+                self._flights.append(_Flight(kept, begin, end))
             sent.ready = end
             there = self._wait_for_others(kept, user)
             if self._prepare is not None:
@@ -131,7 +135,9 @@ class DevicePrefetcher:
         return sent.data if self._finish is None else self._finish(sent.data, sent.keys)
 
     def close(self) -> None:
-        """Waits until no copy reads host memory any more."""
+        """Waits until no copy reads host memory any more; in a forked process, which can't know, for none."""
+        if os.getpid() != self._pid:
+            return
         for flight in self._flights:
             flight.end.synchronize()
         self._land()
@@ -180,13 +186,15 @@ class DevicePrefetcher:
 
     def _move_late(self, sent: SentBatch, stream: torch.Stream) -> None:
         with stream:
-            sent.data = map_leaves(
-                sent.data,
-                lambda leaf: self._copied(leaf, non_blocking=True) if id(leaf) in sent.late else leaf,
-            )
             end = self._event()
-            end.record()
-        self._flights.append(_Flight(sent.late, None, end))
+            try:
+                sent.data = map_leaves(
+                    sent.data,
+                    lambda leaf: self._copied(leaf, non_blocking=True) if id(leaf) in sent.late else leaf,
+                )
+            finally:  # as in `send`
+                end.record()
+                self._flights.append(_Flight(sent.late, None, end))
 
     def _land(self) -> None:
         """Lets go of host memory whose copies are over, without waiting."""

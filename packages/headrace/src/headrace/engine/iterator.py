@@ -176,10 +176,11 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
     def _send_ahead(self) -> None:
         while len(self._sent) < self._ahead and self._stream.ready():
             try:
-                made = next(self._stream)
-            except StopIteration:
-                return
-            except Exception as error:  # for a batch that is asked for later
+                try:
+                    made = next(self._stream)
+                except StopIteration:
+                    return
+                self._sent.append(self._send(made))
+            except Exception as error:  # of a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append(self._send(made))
