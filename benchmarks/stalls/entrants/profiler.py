@@ -13,7 +13,7 @@ import sys
 from torch.profiler import ProfilerActivity, profile
 from watched import watch
 
-SECONDS, MOST_STEPS, WARM_UP = 15.0, 200, 5
+SECONDS, MOST_STEPS, WARM_UP = 10.0, 200, 5
 LOADING = 0.05
 TELLING = 0.2  # share of the time of an operator that names a cause
 OPERATORS = {

@@ -22,7 +22,7 @@ import psutil
 import torch
 from watched import Loop, watch
 
-SECONDS = 20.0
+SECONDS = 12.0
 INPUT_BOUND, HIGHLY = 0.05, 0.2
 IO_WAIT, PROCESSOR, MEMORY = 50.0, 90.0, 90.0
 CORES = len(psutil.Process().cpu_affinity())
