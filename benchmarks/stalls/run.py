@@ -138,12 +138,13 @@ def main() -> None:
     parser.add_argument("--table", nargs="+", type=Path, help="print the tables of these folders of results")
     arguments = parser.parse_args()
     if arguments.table:
-        print("\n".join(score.section(folder) for folder in arguments.table), end="")
+        print(score.page(arguments.table), end="")
         return
     result = {"entrant": arguments.entrant, "busy": arguments.busy, "machine": machine.describe(), "rows": []}
     if arguments.json.is_file():
         result = json.loads(arguments.json.read_text(encoding="utf-8"))
     known = {row["name"] for row in result["rows"]}
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the entrant, too
     with busy_loops(arguments.busy):
         for scenario in SCENARIOS:
             wanted = not arguments.only or {scenario.name, scenario.family} & set(arguments.only)

@@ -17,6 +17,13 @@ COARSE = {"loading": LOADING, "step": STEP}
 NEAR = 0.15
 KNOWN_GAINS = "gains"
 Row = dict[str, Any]
+HEAD = """# Results of the benchmark of data stalls
+
+[README.md](README.md) describes the scenarios and how answers are graded. In the tables of scenarios, ✓ is
+right, ½ half right, – undecided, ✗ wrong; the number is the predicted gain, or its upper bound. Drawn by
+`python run.py --table results/* > RESULTS.md`.
+
+"""
 
 
 def grade(scenario: Scenario, row: Row) -> str:
@@ -96,6 +103,11 @@ def confusion(rows: list[Row]) -> str:
     return table(lines)
 
 
+def page(folders: Iterable[Path]) -> str:
+    """The Markdown page of these folders of results."""
+    return HEAD + "\n".join(section(folder) for folder in folders)
+
+
 def section(folder: Path) -> str:
     """All tables of a folder of results: a file for each entrant, one of them of the known gains."""
     results = {
@@ -108,7 +120,9 @@ def section(folder: Path) -> str:
     for name, one in results.items():
         machine = one["machine"]
         text += f"{name}: {machine['date'][:10]}, commit {machine['commit'][:8]}, {machine['cpu']}, "
-        text += f"{machine['cores_usable']} cores, beside {one['busy']} busy loops.\n"
+        load = statistics.median(row["load"] for row in one["rows"] if "load" in row)
+        text += f"{machine['cores_usable']} cores, median load {load:.1f} before each script"
+        text += f", beside {one['busy']} busy loops\\\n" if one["busy"] else "\\\n"
     keys = next(iter(summaries.values()), {}).keys()
     text += "\n" + table([("entrant", *keys), *((name, *one.values()) for name, one in summaries.items())])
     answers = {name: {row["name"]: row for row in rows} for name, rows in tried.items()}

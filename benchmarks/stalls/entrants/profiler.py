@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 
 from torch.profiler import ProfilerActivity, profile
-from watched import watch
+from watched import WARM_UP, watch
 
-SECONDS, MOST_STEPS, WARM_UP = 10.0, 200, 5
+SECONDS, MOST_STEPS = 10.0, 200
 LOADING = 0.05
 TELLING = 0.2  # share of the time of an operator that names a cause
 OPERATORS = {
@@ -25,34 +26,36 @@ OPERATORS = {
 
 
 class Steps:
-    """A context of each step, which profiles all but the first ones."""
+    """A context of each step, which profiles what comes between the first ones and the last."""
 
     def __init__(self) -> None:
         self.profile = profile(activities=[ProfilerActivity.CPU])
-        self.seen = 0
+        self.seen, self.began, self.seconds = 0, 0.0, 0.0
 
     def __enter__(self) -> None:
         self.seen += 1
-        if self.seen == WARM_UP:
-            self.profile.start()
-        if self.seen == WARM_UP + MOST_STEPS:
-            self.profile.stop()
 
     def __exit__(self, *_: object) -> None:
-        pass
+        if self.seen == WARM_UP:
+            self.profile.start()
+            self.began = time.perf_counter()
+        if self.seen == WARM_UP + MOST_STEPS:
+            self.stop()
+
+    def stop(self) -> None:
+        if self.began and not self.seconds:
+            self.seconds = time.perf_counter() - self.began
+            self.profile.stop()
 
 
 def main() -> None:
     steps = Steps()
-    loops = watch(sys.argv[1:], SECONDS, lambda: steps)
-    if WARM_UP <= steps.seen < WARM_UP + MOST_STEPS:
-        steps.profile.stop()
-    rows = steps.profile.key_averages() if steps.seen > WARM_UP else []
-    answer = {"kind": "undecided", "samples_per_second": loops[0].samples / loops[0].seconds}
-    if rows:
-        loop = loops[0]
-        taken = (loop.waits[WARM_UP:], loop.steps[WARM_UP:])
-        whole = sum(sum(one[:MOST_STEPS]) for one in taken)
+    loop = watch(sys.argv[1:], SECONDS, lambda: steps)[0]
+    steps.stop()
+    answer = {"kind": "undecided"}
+    if whole := steps.seconds:
+        answer["samples_per_second"] = loop.samples / loop.seconds
+        rows = steps.profile.key_averages()
         loading = sum(row.cpu_time_total for row in rows if row.key.startswith("enumerate(DataLoader)")) / 1e6
         own = [row for row in rows if not row.key.startswith("enumerate(DataLoader)")]
         top = max(own, key=lambda row: row.self_cpu_time_total)

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 END = object()
+WARM_UP = 3  # steps that don't count
 
 
 class Enough(BaseException):
@@ -54,15 +55,16 @@ def watch(
         start, first = time.perf_counter(), True
         inner = original(loader)
         while (batch := next(inner, END)) is not END:
-            loop.waits.append(time.perf_counter() - start)
-            loop.firsts += loop.waits[-1:] if first else []
-            first, start = False, time.perf_counter()
-            began.append(start)
+            given = time.perf_counter()
             with around():
                 yield batch
-            loop.samples += samples_of(batch)
-            loop.steps.append(time.perf_counter() - start)
-            start = time.perf_counter()
+            began.append(given)
+            if len(began) > WARM_UP:
+                loop.waits.append(given - start)
+                loop.steps.append(time.perf_counter() - given)
+                loop.firsts += loop.waits[-1:] if first else []
+                loop.samples += samples_of(batch)
+            first, start = False, time.perf_counter()
             if start - began[0] > seconds:
                 raise Enough
 

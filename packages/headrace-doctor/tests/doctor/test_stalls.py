@@ -38,6 +38,7 @@ def test_each_script_belongs_to_a_family_under_a_name_of_its_own(stalls: ModuleT
     assert len({path.stem for path in PATHS}) == len(PATHS) >= 48
     assert sum(one.family == "healthy" for one in stalls.SCENARIOS) >= 8
     assert set(sys.modules["scenario"].KINDS) == set(KINDS)
+    assert not {path.stem for path in PATHS} & set(sys.modules["scenario"].FAMILIES)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -82,8 +83,8 @@ def test_an_exchange_whose_lines_are_not_there_is_refused(stalls: ModuleType, tm
             {"kind": "read", "line": "with zipfile.ZipFile(self.path):", "advice": "Once per worker"},
             "right",
         ),
-        ("healthy", {"kind": "healthy"}, "right"),
-        ("healthy", {"kind": "loading"}, "wrong"),
+        ("healthy_images", {"kind": "healthy"}, "right"),
+        ("healthy_images", {"kind": "loading"}, "wrong"),
     ],
 )
 def test_answers_are_graded(stalls: ModuleType, name: str, answer: dict[str, str] | None, grade: str) -> None:
@@ -132,6 +133,11 @@ def test_a_run_resumes_and_its_folder_becomes_a_page(
     assert "| `heavy_transform` | augmentation |  | failed ✗ |" in page
     assert "| mine | 3 | 2 | 0 | 0 | 0 | 1 | 50% | 0 of 0 | 1 of 1 | 1 of 1 | 50% |" in page
     assert "| decoding | 2 |  |\n| augmentation |  | 1 |" in page
+
+
+def test_the_page_of_results_is_what_the_command_draws(stalls: ModuleType) -> None:
+    folders = sorted(path for path in STALLS.glob("results/*") if path.is_dir())
+    assert (STALLS / "RESULTS.md").read_text(encoding="utf-8") == stalls.score.page(folders)
 
 
 def test_what_an_entrant_started_ends_with_it(stalls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
