@@ -172,6 +172,11 @@ def replace_stack(build: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
     return _replace_builtin(torch, "stack", "aten", build)
 
 
+def find_image_op(name: str) -> Any:
+    """Torchvision's op `torch.ops.image.NAME`, or None if there is none. The first time takes a while."""
+    return getattr(torch.ops.image, name, None)
+
+
 def replace_image_op(
     name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[], None] | None:
@@ -181,7 +186,7 @@ def replace_image_op(
     Returns:
         A function that puts the op back, or None if there is none.
     """
-    if not isinstance(getattr(torch.ops.image, name, None), torch._ops.OpOverloadPacket):
+    if not isinstance(find_image_op(name), torch._ops.OpOverloadPacket):
         return None
     return _replace_builtin(torch.ops.image, name, "image", build)
 

@@ -105,8 +105,40 @@ def test_memory_is_named_after_the_process_that_it_belongs_to_and_goes_with_the_
     del held
     left = iter(loader)
     next(left)
-    del left
+    del left, loader
     assert batches() == before
+
+
+def test_workers_of_later_epochs_get_the_memory_of_batches_that_nobody_holds() -> None:
+    loader = headrace.DataLoader(Made(row, 48), batch_size=4, num_workers=2, worker_kind="process")
+    assert len(list(loader)) == 12
+    first = next(iter(loader))  # left behind, as are those after it
+    held = [first]
+    after_one_epoch: set[str] = set()
+    for _ in range(4):
+        for i, batch in enumerate(loader):
+            assert batch[:, 0].tolist() == batch[:, -1].tolist() == [4.0 * i + k for k in range(4)]
+        held.append(batch)
+        after_one_epoch = after_one_epoch or set(mapped())
+    assert [int(batch[0, -1]) for batch in held] == [0, 44, 44, 44, 44]
+    assert len(set(mapped()) & after_one_epoch) > 3
+    del batch, first, held, loader
+
+
+def made_for(index: int) -> torch.Tensor:
+    return torch.full((1 << 19,), float(os.getppid()))
+
+
+def test_a_forked_process_leaves_the_memory_of_ended_workers_to_its_parent() -> None:
+    loader = headrace.DataLoader(Made(made_for, 48), batch_size=4, num_workers=1, worker_kind="process")
+    for _ in loader:
+        pass
+    child = os.fork()
+    batches = list(loader)
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert {float(value) for batch in batches for value in batch[:, 0]} == {float(os.getpid())}
 
 
 def test_no_memory_is_an_error_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

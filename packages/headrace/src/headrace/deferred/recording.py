@@ -315,7 +315,14 @@ def _collating(original: Function) -> Function:
 
 # --- start and stop ------------------------------------------------------------------------------------
 
+IMAGE_OPS = ("decode_image", "decode_jpeg")
 _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
+
+
+def prepare() -> None:
+    """Looks up what `start` needs and takes a while, for processes that are forked from this one."""
+    for name in IMAGE_OPS:
+        _torch_compat.find_image_op(name)
 
 
 def start() -> None:
@@ -333,7 +340,7 @@ def start() -> None:
         build = functools.partial(tensors.recording, step=step)
         for kind in (torch.Tensor, tv_tensors.Image):
             _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
-    for name in ("decode_image", "decode_jpeg"):
+    for name in IMAGE_OPS:
         _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import STREAM_LOST, Death, Deaths
 from headrace.engine.workers.processes import PROCESSES, end_processes
 from headrace.engine.workers.start import SharedPickle
-from headrace.engine.workers.transport import Channel, Inbox, Message
+from headrace.engine.workers.transport import Channel, Inbox, Message, Segment
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
 from headrace.order.epoch import StreamState
@@ -45,10 +45,10 @@ FOREIGN = (
 class _Worker:
     """One worker process, as its parent has it."""
 
-    def __init__(self, process: Any, channel: Channel) -> None:
+    def __init__(self, process: Any, channel: Channel, spare: Sequence[Segment]) -> None:
         self.process = process
         self.channel = channel
-        self.inbox = Inbox()
+        self.inbox = Inbox(spare)
         self.requests: dict[int, Request] = {}  # by number, oldest first: not answered yet
         self.asked_to_end = False
         self.stream_ended = False  # of this epoch
@@ -63,6 +63,7 @@ class _Members:
         self.workers: list[_Worker] = []
         self.parts: SharedPickle | tuple[Any, ...] = ()
         self.pinning: ThreadPoolExecutor | None = None
+        self.spare: list[Segment] = []  # once it is closed
 
     def close(self) -> None:
         if os.getpid() != self.pid:  # a copy, by fork
@@ -77,9 +78,12 @@ class _Members:
         if self.pinning is not None:
             self.pinning.shutdown(wait=False, cancel_futures=True)
         end_processes([worker.process for worker in self.workers])
-        self.workers.clear()
         if isinstance(self.parts, SharedPickle):
             self.parts.close()
+        else:  # forked workers could be given them
+            ended = [worker for worker in self.workers if worker.process.exitcode is not None]
+            self.spare = [segment for worker in ended for segment in worker.inbox.unused()]
+        self.workers.clear()
 
 
 class WorkerPool:
@@ -96,6 +100,7 @@ class WorkerPool:
         seeding: of the first epoch; workers are seeded when they start.
         deaths: of workers of this loader; it outlives the pool.
         measured: called for each worker with how the samples of its first batch were made.
+        spare: memory for batches that nobody uses.
 
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -108,6 +113,7 @@ class WorkerPool:
         seeding: Seeding,
         deaths: Deaths,
         measured: Callable[[DeferralCounts], None],
+        spare: Sequence[Segment] = (),
     ) -> None:
         self.config = config
         self.depth = config.num_workers * (config.prefetch_factor or 1)
@@ -145,14 +151,18 @@ class WorkerPool:
             "guard": guard,
         }
         if config.deferred and self._method == "fork" and "PIL.Image" in sys.modules:
-            importlib.import_module("headrace.deferred.recording")  # here once, rather than in every worker
+            # Here once, rather than in every worker.
+            importlib.import_module("headrace.deferred.recording").prepare()
         if config.pin_memory:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
         try:
-            self._members.parts = tuple(parts.values()) if self._method == "fork" else SharedPickle(parts)
+            forked = self._method == "fork"
+            self._members.parts = tuple(parts.values()) if forked else SharedPickle(parts)
+            # A process that was forked shares those of its parent, which goes on using them.
+            own = [segment for segment in spare if forked and segment.pid == os.getpid()]
             for number in range(config.num_workers):
-                self._members.workers.append(self._start(number))
+                self._members.workers.append(self._start(number, own[number :: config.num_workers]))
         except BaseException:
             self._close()
             raise
@@ -253,10 +263,12 @@ class WorkerPool:
         """True if another epoch may be asked for, in this process."""
         return self._close.alive and os.getpid() == self._members.pid and self._lost is None
 
-    def close(self) -> None:
-        """Ends the workers. They finish the sample that they are making."""
+    def close(self) -> list[Segment]:
+        """Ends the workers. They finish the sample that they are making. Returns their memory for batches
+        that nobody uses."""
         if os.getpid() == self._members.pid:
             self._close()
+        return self._members.spare
 
     def fill(self) -> None:
         """Gives work to the workers, in turn, as far as depth and memory allow."""
@@ -386,7 +398,9 @@ class WorkerPool:
 
     # Processes.
 
-    def _start(self, number: int) -> _Worker:
+    def _start(self, number: int, spare: Sequence[Segment] = ()) -> _Worker:
+        for i, segment in enumerate(spare):
+            segment.number = i
         ours, theirs = socket.socketpair()
         with theirs:
             channel = Channel(ours)
@@ -404,6 +418,7 @@ class WorkerPool:
                 on_error=self.config.on_error,
                 progress=self.progress,
                 deferred=self.config.deferred,
+                spare=spare,
             )
             process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
             try:
@@ -412,7 +427,7 @@ class WorkerPool:
                 channel.close()
                 raise
         self.processes[number] = process
-        worker = _Worker(process, channel)
+        worker = _Worker(process, channel, spare)
         for file in (channel.fileno(), process.sentinel):
             self._watched[file] = worker
             self._poll.register(file, select.POLLIN)

@@ -13,8 +13,11 @@ from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
+from headrace.engine.workers.transport import Segment
 from headrace.order.batches import IndexBatch
 from headrace.records import DeferralCounts, Work
+
+SPARE_NBYTES = 256 << 20  # of memory that is kept for the workers of the next epoch
 
 
 class WorkerStream(PythonStream):
@@ -103,6 +106,7 @@ class WorkerPools:
         self._deferral_counts: list[DeferralCounts] = []
         self._work: Progress | None = None  # of the processes started last
         self._idle: WorkerPool | None = None
+        self._spare: list[Segment] = []  # for batches of the next processes
         self._deaths = Deaths()
 
     def start_epoch(
@@ -127,10 +131,11 @@ class WorkerPools:
             pool = None
         if pool is None:
             self._deferral_counts = []
-            pool = WorkerPool(config, guard, seeding, self._deaths, self._deferral_counts.append)
+            spare, self._spare = self._spare, []
+            pool = WorkerPool(config, guard, seeding, self._deaths, self._deferral_counts.append, spare)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
-        return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
+        return WorkerStream(pool, failures, self._keep if persistent else self._end)
 
     @property
     def deferral_counts(self) -> DeferralCounts | None:
@@ -160,3 +165,11 @@ class WorkerPools:
             self._idle = pool
         else:
             pool.close()
+
+    def _end(self, pool: WorkerPool) -> None:
+        nbytes = 0
+        self._spare = []
+        for segment in pool.close():
+            nbytes += segment.nbytes
+            if nbytes <= SPARE_NBYTES:
+                self._spare.append(segment)

@@ -3,7 +3,8 @@
 The shared memory has no name (`memfd_create`): the kernel frees it with the last process that has it mapped,
 so that neither a kill nor an abandoned epoch leaves anything behind, and the size of /dev/shm doesn't matter.
 Each large array of a batch lies in a segment of its own. When the user has dropped the array, the worker is
-told, and writes a later batch to the segment; a segment is never written while anybody holds it.
+told, and writes a later batch to the segment; a segment is never written while anybody holds it. Workers
+that are forked write to segments of former ones.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Segment:
     def __init__(self, number: int, nbytes: int, file: int) -> None:
         self.number = number
         self.nbytes = nbytes
+        self.pid = os.getpid()
         # Python's own mmap would keep a descriptor open for each batch that the user holds.
         self.bytes: Bytes = torch.from_file(
             f"/proc/self/fd/{file}", shared=True, size=nbytes, dtype=torch.uint8
@@ -152,14 +154,15 @@ class Outbox:
 
     Args:
         name: of the segments, in the maps of a process.
+        spare: segments numbered from 0 on that the parent has, too, and that nobody uses.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, spare: Sequence[Segment] = ()) -> None:
         self._name = name
-        self._next = 0
+        self._next = len(spare)
         self._taken: dict[int, Segment] = {}  # by address: handed to collation, not sent yet
         self._sent: dict[int, Segment] = {}  # by number: the parent has them
-        self._free: list[Segment] = []  # unused for the longest time first
+        self._free = list(spare)  # unused for the longest time first
         self._new: dict[int, int] = {}  # file descriptors that the parent has yet to get, by number
         self._dropped: list[int] = []
         self._largest = 0  # batch, in bytes
@@ -274,10 +277,15 @@ class Outbox:
 
 
 class Inbox:
-    """The segments of one worker, as its parent has them."""
+    """The segments of one worker, as its parent has them.
 
-    def __init__(self) -> None:
-        self._segments: dict[int, Segment] = {}
+    Args:
+        spare: those that the worker is given when it starts.
+    """
+
+    def __init__(self, spare: Sequence[Segment] = ()) -> None:
+        self._segments = {segment.number: segment for segment in spare}
+        self._used: set[int] = set()  # numbers of those that batches lie in, as far as the worker knows
         # Appended to by whichever thread drops a batch.
         self._returned: deque[int] = deque()
         self._retired: deque[int] = deque()
@@ -291,6 +299,7 @@ class Inbox:
                 os.close(file)
         for number in message.dropped:
             self._segments.pop(number, None)
+        self._used.update(number for number, _ in message.places)
 
     def load(self, message: Message) -> Any:
         """The value, its large arrays in shared memory. Raises whatever unpickling raises."""
@@ -317,10 +326,16 @@ class Inbox:
 
     def ended(self) -> tuple[list[int], list[int]]:
         """Segments to tell the worker of: those that it may write again, and those that it may not."""
-        retired = _emptied(self._retired)
+        returned, retired = _emptied(self._returned), _emptied(self._retired)
         for number in retired:
             self._segments.pop(number, None)
-        return _emptied(self._returned), retired
+        self._used.difference_update(returned, retired)
+        return returned, retired
+
+    def unused(self) -> list[Segment]:
+        """The segments that may be written again, once the worker has ended."""
+        self.ended()
+        return [segment for number, segment in self._segments.items() if number not in self._used]
 
     def _ended(self, segment: Segment, reusable: bool) -> None:
         (self._returned if reusable else self._retired).append(segment.number)

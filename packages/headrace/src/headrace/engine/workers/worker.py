@@ -24,7 +24,7 @@ from headrace.engine.iterable import EndOfStream, IterableBatches
 from headrace.engine.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.seeding import Seeding, seed_worker
 from headrace.engine.slots import batch_memory, share_batches, stacking
-from headrace.engine.workers.transport import Channel, Message, Outbox
+from headrace.engine.workers.transport import Channel, Message, Outbox, Segment
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.records import DeferralCounts
@@ -96,6 +96,7 @@ class WorkerStart:
     on_error: str
     progress: Progress
     deferred: bool  # whether images are deferred, and torchvision's transforms record what they do
+    spare: Sequence[Segment]  # memory for batches, which a forked process has, too
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -152,7 +153,7 @@ class _Worker:
         self._start = start
         self._cell: ProgressCell = start.progress[start.worker]
         self._channel = Channel(start.end)
-        self._outbox = Outbox(f"headrace-{start.owner}-{start.worker}")
+        self._outbox = Outbox(f"headrace-{start.owner}-{start.worker}", start.spare)
         self._seed: int | None = None
         self._guarded: ErrorPolicyDataset | IterableBatches | None = None
         self._error: Exception | None = None
