@@ -281,7 +281,7 @@ def remote() -> str:
     }
     rows = []
     for key, label in names.items():
-        if key in found:
+        if "warm" in found.get(key, {}):  # or else its error
             share = f" ({found['cold share of the bound']:.0%} of the proxy)" if key == "remote" else ""
             cold = "" if key == "local" else f"{found[key]['cold']:,.0f}{share}"
             rows.append([label, cold, f"{found[key]['warm']:,.0f}"])

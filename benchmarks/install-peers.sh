@@ -8,7 +8,7 @@ set -uo pipefail
 folder=$1 main=$2
 shift 2
 peers=("$@")
-[ ${#peers[@]} -gt 0 ] || peers=(albumentations dali ffcv spdl turboloader webdataset)
+[ ${#peers[@]} -gt 0 ] || peers=(albumentations dali decoders ffcv spdl streaming turboloader webdataset)
 shared=$("$main/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || exit 1
 mkdir -p "$folder"
 
@@ -43,6 +43,7 @@ install_decoders() {  # for decoders.py
 install_dali() { make_environment dali && install dali nvidia-dali-cuda120 numpy; }
 install_turboloader() { make_environment turboloader && install turboloader turboloader numpy; }
 install_spdl() { debian ffmpeg && make_environment spdl shared && install spdl spdl; }  # decodes with the system's FFmpeg
+install_streaming() { make_environment streaming shared && install streaming litdata mosaicml-streaming webdataset; }  # for remote.py
 install_webdataset() { make_environment webdataset shared && install webdataset webdataset; }
 install_ffcv() {
   # Only a source release exists; it finds OpenCV and TurboJPEG through pkg-config.

@@ -55,6 +55,7 @@ BOTH = (
     " 'Resize, RandomRotation, ColorJitter'"
 )
 PIPELINES = "pipelines.py --data {data} --count 600 --output {out}"
+REMOTE = "remote.py {data}/pictures-2000 --megabytes 20 --json {out}"
 BENCHMARKS = (
     Benchmark("pipelines", PIPELINES, 75),
     Benchmark("pipelines-peers", f"{PIPELINES} --peers {{peers}} --rows {BOTH}", 15),
@@ -65,7 +66,7 @@ BENCHMARKS = (
     Benchmark("tuning", "tuning.py --data {data} --rounds 2 --seconds 2.5 --json {out}", 15),
     Benchmark("overlap", "overlap.py --json {out}", 2),
     Benchmark("packing", "packing.py {data}/pictures-2000 --out {out}", 5),
-    Benchmark("remote", "remote.py {data}/pictures-2000 --megabytes 20 --json {out}", 15),
+    Benchmark("remote", f"{REMOTE} --peers {{peers}}/streaming/bin/python", 15),
     Benchmark("decoders", "decoders.py --data {data} --out {out}", 10, "decoders"),
     Benchmark("augmentations", "augmentations.py --data {data} --output {out}", 45),
     Benchmark("stalls", "stalls/run.py --entrant doctor --data {data} --json {out}", 60),
