@@ -46,7 +46,7 @@ def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
     options: dict[str, Any] = {
         "num_workers": workers,
-        "persistent_workers": workers > 0,
+        "persistent_workers": workers > 0 and row.kept,
         "collate_fn": row.collate,
     }
     if row.batches is None:

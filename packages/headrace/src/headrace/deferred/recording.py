@@ -27,6 +27,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
+from headrace._native import ffi
 from headrace.deferred import conversion, images, processors, tensors
 from headrace.deferred.arrays import stacked
+from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
@@ -320,7 +323,9 @@ _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
 
 
 def prepare() -> None:
-    """Looks up what `start` needs and takes a while, for processes that are forked from this one."""
+    """Loads and looks up what takes a while, for processes that are forked from this one."""
+    with suppress(NativeError):  # they report it
+        ffi.library()
     for name in IMAGE_OPS:
         _torch_compat.find_image_op(name)
 
