@@ -111,6 +111,12 @@ def test_a_loader_that_is_fast_enough_is_left_as_it_is(
     assert list(observation.others(SUPPLY)) == []
 
 
+def test_few_steps_are_enough_if_each_takes_long(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.2)
+    observation = examine(epochs(DataLoader(Rows(200), 1), lambda batch: time.sleep(0.04)), None)
+    assert module.FEW_STEPS <= len(phase(observation, ACTUAL).computes) < module.LEAST_STEPS
+
+
 def test_starts_of_epochs_are_not_waits(examine: Examine) -> None:
     class Slow(DataLoader[Any]):
         def __iter__(self) -> Any:

@@ -47,7 +47,9 @@ from headrace_doctor.measure.supplies import Recorder, Supplies, synchronise
 
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
 WARM_SECONDS = 8.0  # to use up what was ready before the first step
-LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
+LEAST_STEPS, LEAST_SECONDS = 20, 4.0
+FEW_STEPS, SLOW_SECONDS = 5, 12.0  # if steps take long
+MOST_SECONDS = 20.0  # to see an epoch start, or the end of a loop over another loader
 DEMAND_SECONDS, SLOW_DEMAND_SECONDS, PARTS_SECONDS = 2.0, 8.0, 1.5
 PROFILED_STEPS = 6
 END = object()  # of an epoch
@@ -248,7 +250,7 @@ class Examination:
             enough = steps >= self._steps
         else:
             enough = steps >= LEAST_STEPS and seconds >= LEAST_SECONDS
-            enough = enough or (steps >= 5 and seconds >= MOST_SECONDS)
+            enough = enough or (steps >= FEW_STEPS and seconds >= SLOW_SECONDS)
         return enough and (looped or not self._loops or seconds >= MOST_SECONDS)
 
     def _end_actual(self, watched: Watched) -> None:

@@ -35,11 +35,11 @@ from headrace_doctor.measure.subject import (
     with_settings,
 )
 
-SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
+SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 4.0
 # A loader that supplies so many times the demand needs no other settings, unless the step waits all the same.
 AMPLE = 1.5
 # No other loader is measured so long after the actual phase: an examination is to take a minute at most.
-LAST_SUPPLY_SECONDS = 25.0
+LAST_SUPPLY_SECONDS = 20.0
 # Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
 NATIVE_THAT_MATTERS = 0.15
 # Share of the time that waiting for another loader, as of validation, must take to be examined.
