@@ -251,18 +251,19 @@ def sample_fails(
 @contextmanager
 def spoiled(dataset: Any) -> Iterator[bool]:
     """Lets the bad sample fail; False if the dataset has none that can."""
-    if isinstance(dataset, Own):
-        dataset.bad = BAD
-        yield True
-        dataset.bad = -1
-    elif hasattr(dataset, "samples"):
-        path = Path(dataset.samples[BAD][0])
-        image = path.read_bytes()
-        path.write_bytes(image[: len(image) // 2])
-        yield True
-        path.write_bytes(image)
-    else:
-        yield False
+    path = Path(dataset.samples[BAD][0]) if hasattr(dataset, "samples") else None
+    image = b"" if path is None else path.read_bytes()
+    try:
+        if path is not None:
+            path.write_bytes(image[: len(image) // 2])
+        elif isinstance(dataset, Own):
+            dataset.bad = BAD
+        yield path is not None or isinstance(dataset, Own)
+    finally:
+        if path is not None:
+            path.write_bytes(image)
+        elif isinstance(dataset, Own):
+            dataset.bad = -1
 
 
 COURSES: list[Course] = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,39 @@ def test_the_tests_of_accelerators() -> None:
 @pytest.mark.timeout(3600)
 def test_the_tests_of_accelerators_with_many_delays() -> None:
     run_tests("gpu", 1000)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_tests_of_accelerators_under_address_sanitizer() -> None:
+    libraries = ("libasan.so", "libstdc++.so")
+    found = [subprocess.getoutput(f"g++ -print-file-name={name}") for name in libraries]
+    if not all(map(os.path.isabs, found)):
+        pytest.skip("g++ has no AddressSanitizer here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIMULATED_FLAGS", "-fsanitize=address -fno-omit-frame-pointer -g")
+        accelerator.build()  # a compiler can't be started with the library that is preloaded
+        env = os.environ | {"HEADRACE_ACCELERATOR": "simulated", "HEADRACE_SEEDS": "20"}
+    # Neither CPython nor torch gives back all memory at its end, and a test causes a segmentation fault.
+    env |= {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    selected = ["-m", "gpu and not long", str(ROOT / "tests/accelerator")]
+    done = subprocess.run([*command, *selected], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_threads_use_the_accelerator_under_sanitizers(sanitizer: str, tmp_path: Path) -> None:
+    program, sources = tmp_path / "stress", [accelerator.HERE / name for name in ("stress.cpp", "device.cpp")]
+    flags = ["-std=c++20", "-O1", "-g", "-pthread", f"-fsanitize={sanitizer}"]
+    if subprocess.run(
+        ["g++", *flags, *map(str, sources), "-o", str(program)], capture_output=True
+    ).returncode:
+        pytest.skip("g++ has no such sanitizer here")
+    # ThreadSanitizer can't have addresses at random.
+    done = subprocess.run(["setarch", "-R", str(program)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0 wrong\n"), done.stderr[-8000:]
 
 
 def test_the_table_of_rules_is_that_of_the_script() -> None:
