@@ -414,6 +414,7 @@ class DeferralCounts:
         recorded: whether transforms were recorded; the same.
         problem: why no image can be deferred here, or "" if images can.
         differing: functions of OpenCV that give other values here than native code, and run as written.
+        alike: those that give the same, each with OpenCV's settings, and its variant.
     """
 
     opened: int
@@ -425,6 +426,7 @@ class DeferralCounts:
     recorded: bool = True
     problem: str = ""
     differing: tuple[str, ...] = ()
+    alike: Mapping[Any, int | None] = field(default_factory=dict)
 
     def __add__(self, other: DeferralCounts) -> DeferralCounts:
         return DeferralCounts(
@@ -437,6 +439,7 @@ class DeferralCounts:
             self.recorded and other.recorded,
             self.problem or other.problem,
             tuple(dict.fromkeys(self.differing + other.differing)),
+            {**self.alike, **other.alike},
         )
 
 

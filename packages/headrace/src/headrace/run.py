@@ -199,13 +199,13 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
             ours.measure(super().__iter__, seconds / (2 * TURNS))
             theirs.measure(torchs.__iter__, seconds / (2 * TURNS))
         if not (ours.seconds and theirs.seconds):
-            return "An epoch of this loader has too few batches to compare."
+            return "An epoch of this loader has no batches to compare."
         size = self.batch_size or 1
         times = ours.per_second / theirs.per_second
         return (
             f"Headrace {size * ours.per_second:,.0f} samples/s, torch's DataLoader"
             f" {size * theirs.per_second:,.0f} samples/s: {times:.3g} times as fast"
-            f" ({ours.seconds:.1f} and {theirs.seconds:.1f} s after their first batches, in {TURNS} turns)"
+            f" ({ours.seconds:.1f} and {theirs.seconds:.1f} s, in {TURNS} turns)"
         )
 
 
@@ -214,7 +214,7 @@ class Rate:
     """A loader's batches per second, if nothing is done with them.
 
     Attributes:
-        batches, seconds: those that were measured. First batches and the waits for them are left out.
+        batches, seconds: those that were measured.
     """
 
     batches: int = 0
@@ -226,19 +226,25 @@ class Rate:
         return self.batches / self.seconds
 
     def measure(self, begin: Any, seconds: float) -> None:
-        """Takes batches for so many seconds after the first one, from as many epochs as it takes."""
-        end = None
-        while end is None or time.perf_counter() < end:
-            iterator = begin()
-            if next(iterator, None) is None:
-                return
-            started = time.perf_counter()
-            end = end or started + seconds
-            for _ in iterator:
-                self.batches += 1
-                if time.perf_counter() > end:
-                    break
-            self.seconds += time.perf_counter() - started
+        """Takes batches for so many seconds: of one epoch after its first batch; or if it is shorter, of
+        whole epochs after it, with what it takes to start them."""
+        iterator = begin()
+        if next(iterator, None) is None:
+            return
+        started = now = time.perf_counter()
+        batches = 0
+        for batches, _ in enumerate(iterator, 1):  # noqa: B007
+            now = time.perf_counter()
+            if now > started + seconds:
+                break
+        else:
+            end = started + seconds
+            started, batches = time.perf_counter(), 0
+            while not batches or time.perf_counter() < end:
+                batches += sum(1 for _ in begin())
+            now = time.perf_counter()
+        self.batches += batches
+        self.seconds += now - started
 
 
 def _place(loader: Any = None) -> Place:

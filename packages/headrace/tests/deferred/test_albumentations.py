@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.
 
     monkeypatch.setattr(functional, "invert", mine)
     monkeypatch.setattr(cv2, "cvtColor", converted)
+    monkeypatch.setattr(opencv, "_verdicts", {})
     expected = shift(pixels, 10, 20, 30)
     opencv.start()
     importlib.import_module("headrace.deferred.albumentations").start()
@@ -160,5 +162,26 @@ def test_arrays_may_be_changed_kept_and_written(files: Any, tmp_path: Path) -> N
     from support.opencv_datasets import Careless
 
     dataset = Careless(files[0], tmp_path)
+    ours, theirs = (batches(kind, dataset) for kind in (headrace.DataLoader, data.DataLoader))
+    assert same(ours, theirs)
+
+
+def test_workers_know_what_earlier_ones_compared(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from support.opencv_datasets import Augmented
+
+    monkeypatch.setattr(opencv, "_verdicts", {})
+    loader = headrace.DataLoader(Augmented(files[0], "crop"), batch_size=4, num_workers=2)
+    list(loader)
+    monkeypatch.setattr(opencv, "_fits", lambda name: False)  # which workers that compare again would get
+    list(loader)
+    assert "gives other values" not in loader.explain()
+
+
+def test_versions_with_other_modules_run_as_written(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from support.opencv_datasets import Augmented
+
+    monkeypatch.delitem(sys.modules, "headrace.deferred.albumentations", raising=False)
+    monkeypatch.setitem(sys.modules, "albumentations.augmentations.pixel", None)  # 1.4 has none
+    dataset = Augmented(files[0], "crop")
     ours, theirs = (batches(kind, dataset) for kind in (headrace.DataLoader, data.DataLoader))
     assert same(ours, theirs)

@@ -243,7 +243,7 @@ def test_ordinary_files_are_late_and_missing_ones_none(tmp_path: Path) -> None:
 def test_all_instruction_sets_give_the_same(simd: str) -> None:
     ffi.simd_force(simd)
     try:
-        assert opencv._compare() == []
+        assert all(map(opencv._fits, opencv._CALLS))
     finally:
         ffi.simd_force(None)
 
@@ -335,32 +335,38 @@ def test_variants_are_those_of_the_settings_now() -> None:
 
 
 def test_threads_wait_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared, compare = [], opencv._compare
+    compared = []
 
-    def slow() -> list[str]:
-        compared.append(threading.get_ident())
+    def slow(name: str) -> bool:
+        compared.append(name)
         threading.Event().wait(0.1)
-        return [*compare(), "flip"]
+        return False
 
     found = []
-    monkeypatch.setattr(opencv, "_compare", slow)
-    monkeypatch.setattr(opencv, "_differences", {})
+    monkeypatch.setattr(opencv, "_fits", slow)
+    monkeypatch.setattr(opencv, "_verdicts", {})
     threads = [threading.Thread(target=lambda: found.append(opencv._differs("flip"))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found == [True] * 3
-    assert len(compared) == 1
+    assert compared == ["flip"]
 
 
-def test_after_a_comparison_that_fails_all_functions_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing() -> list[str]:
-        raise MemoryError
+def test_after_a_comparison_that_fails_a_function_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(name: str) -> bool:
+        raise MemoryError(name)
 
-    monkeypatch.setattr(opencv, "_compare", failing)
-    monkeypatch.setattr(opencv, "_differences", {})
+    monkeypatch.setattr(opencv, "_fits", failing)
+    monkeypatch.setattr(opencv, "_verdicts", {})
     assert all(map(opencv._differs, [*opencv.STEPS, "imread"]))
+
+
+def test_only_functions_that_are_called_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencv, "_verdicts", {})
+    cv2.flip(cv2.imdecode(png(np.zeros((9, 9, 3), np.uint8)), cv2.IMREAD_COLOR), 1)
+    assert {name for name, _ in opencv._verdicts} == {"imread", "flip"}
 
 
 def test_a_function_that_differs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +374,7 @@ def test_a_function_that_differs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) 
         return 255 - OPENCVS["resize"](*arguments)
 
     monkeypatch.setitem(opencv._originals, "resize", inverted)
-    monkeypatch.setattr(opencv, "_differences", {})
+    monkeypatch.setattr(opencv, "_verdicts", {})
     late = cv2.imdecode(png(np.zeros((9, 9, 3), np.uint8)), cv2.IMREAD_COLOR)
     assert untouched(late)
     assert not untouched(cv2.resize(late, (5, 5)))

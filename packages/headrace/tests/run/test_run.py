@@ -7,10 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace import run
 from support.command import run_command
 from support.images import image_folder
 
@@ -143,6 +146,20 @@ def test_compare_prints_the_ratio_of_each_loader(script: Path) -> None:
         r"^(train.py:\d+)\nHeadrace [\d,]+ samples/s, torch's DataLoader [\d,]+ samples/s: \S+ times as fast"
     )
     assert re.findall(pattern, done.stdout, re.MULTILINE) == ["train.py:19", "train.py:22"]
+
+
+def test_short_epochs_are_compared_as_a_whole() -> None:
+    starts = []
+
+    def begin() -> Iterator[int]:
+        starts.append(time.perf_counter())
+        time.sleep(0.02)
+        return iter(range(4))
+
+    rate = run.Rate()
+    rate.measure(begin, 0.1)
+    assert rate.batches == 4 * (len(starts) - 1) >= 8
+    assert rate.seconds >= 0.02 * (len(starts) - 1)
 
 
 def test_programs_without_torch_start_as_usual(tmp_path: Path) -> None:

@@ -65,11 +65,13 @@ def _load() -> Any:
 
 
 def _find() -> Path:
-    tried = [Path(__file__).with_name(FILE_NAME)]
+    beside = Path(__file__).with_name(FILE_NAME)
+    tried = [beside]
     # An editable install keeps the Python files in the source tree and the built library in site-packages; in
     # a source tree that isn't installed, the first candidate must serve.
     with suppress(metadata.PackageNotFoundError):
-        tried += [Path(str(f.locate())) for f in metadata.files("headrace") or () if f.name == FILE_NAME]
+        installed = () if beside.is_file() else metadata.files("headrace") or ()
+        tried += [Path(str(file.locate())) for file in installed if file.name == FILE_NAME]
     for path in tried:
         if path.is_file():
             return path

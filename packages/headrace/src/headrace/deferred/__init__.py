@@ -1,15 +1,47 @@
 """Images whose pixels are decoded when they are looked at, and then only those that are needed."""
 
+import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from headrace.deferred.images import install, uninstall
+from headrace.errors import NativeError
 from headrace.records import DeferralCounts
 
 __all__ = ["install", "uninstall"]
 
 # OpenCV has it since 4.11; older ones run as written.
 NEWEST_FLAG = "IMREAD_COLOR_RGB"
+
+
+def prepare() -> None:
+    """Imports what `start_worker` needs, once for all processes that are forked from this one."""
+    from headrace._native import ffi
+    from headrace.deferred import recording
+
+    recording.prepare()
+    _recorders()
+    with suppress(NativeError):  # nothing is deferred then
+        ffi.library()
+
+
+def learn(counts: DeferralCounts) -> None:
+    """Notes what a worker process has found out, for those that are forked from this one later."""
+    if counts.alike and (recorders := _recorders()):
+        recorders[0].learn(counts.alike)
+
+
+def _recorders() -> list[Any]:
+    """The modules that record the functions of libraries which the program has imported."""
+    if not hasattr(sys.modules.get("cv2"), NEWEST_FLAG):
+        return []
+    recorders: list[Any] = [importlib.import_module(f"{__name__}.opencv")]
+    if "albumentations" in sys.modules:
+        with suppress(ImportError, AttributeError):  # other versions have other modules, and run as written
+            recorders.append(importlib.import_module(f"{__name__}.albumentations"))
+    return recorders
 
 
 def start_worker() -> Callable[[], DeferralCounts]:
@@ -29,19 +61,12 @@ def start_worker() -> Callable[[], DeferralCounts]:
     from headrace.transforms.origin import patched_text
     from headrace.transforms.patches import IMAGES, RECORDING, find_patched, stopped_by
 
-    install()
-    recording.start()
-    differing: Callable[[], tuple[str, ...]] = tuple
-    if hasattr(sys.modules.get("cv2"), NEWEST_FLAG) and not images.problem():
-        from headrace.deferred import opencv
-
-        opencv.start()
-        differing = opencv.differing
-        if "albumentations" in sys.modules:
-            from headrace.deferred import albumentations
-
-            albumentations.start()
     patched = find_patched()
+    install(patched)
+    recording.start(patched)
+    recorders = [] if images.problem() else _recorders()
+    for each in recorders:
+        each.start()
     stopped, texts = stopped_by(patched), tuple(patched_text(*each) for each in patched)
     allowed = IMAGES not in stopped, RECORDING not in stopped
     notes = own_code.start()
@@ -53,6 +78,7 @@ def start_worker() -> Callable[[], DeferralCounts]:
         opened, made, stacked = (each.count - n for each, n in zip(counters, before, strict=True))
         seen = dict(notes.pixels), dict(notes.tensors)
         done = opened, max(made, stacked)
-        return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", differing())
+        compared = (recorders[0].differing(), recorders[0].alike()) if recorders else ()
+        return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", *compared)
 
     return counts

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import albucore
@@ -64,16 +65,32 @@ STEPS: tuple[tuple[Any, str, Callable[..., Recipe | None]], ...] = (
     (geometric, "transpose", _transpose),
     (pixel, "shift_hsv", _shift_hsv),
 )
+FUNCTIONS = {getattr(owner, name) for owner, name in (*BY_LEVELS, *(step[:2] for step in STEPS))}
+# Module, name and function, wherever these libraries have a name for one. They are looked for here, before
+# workers are forked: each would get a copy of the memory that it looks through.
+PLACES = [
+    (module, name, value)
+    for module_name, module in list(sys.modules.items())
+    if module_name.split(".")[0] in LIBRARIES
+    for name, value in list(vars(module).items())
+    if isinstance(value, FunctionType) and value in FUNCTIONS
+]
 _COMPARED = {"shift_hsv": "cvtColor"}  # the functions of OpenCV that these stand for
 
 
 def start() -> None:
     """From now on these functions record in this process, until `opencv.stop`."""
-    for owner, name in BY_LEVELS:
-        _replace_everywhere(getattr(owner, name), opencv.by_levels)
+    wraps: list[tuple[Function, Callable[[Function], Function]]]
+    wraps = [(getattr(owner, name), opencv.by_levels) for owner, name in BY_LEVELS]
     for owner, name, record in STEPS:
-        wrap = functools.partial(opencv.recording, name=_COMPARED.get(name, name), record=record)
-        _replace_everywhere(getattr(owner, name), wrap if name in _COMPARED else _for_transforms(wrap))
+        stands_for = _COMPARED.get(name, name)
+        wrap: Any = functools.partial(opencv.recording, name=stands_for, record=record)
+        wraps.append((getattr(owner, name), wrap if name in _COMPARED else _for_transforms(wrap)))
+    # What the program put in their places is left there.
+    recording = {original: wrap(original) for original, wrap in wraps if is_librarys(original, LIBRARIES)}
+    for module, name, original in PLACES:
+        if original in recording and vars(module).get(name) is original:
+            opencv.replace(module, name, recording[original])
 
 
 def _for_transforms(wrap: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -90,15 +107,3 @@ def _for_transforms(wrap: Callable[[Function], Function]) -> Callable[[Function]
         return function
 
     return wrapped
-
-
-def _replace_everywhere(original: Function, wrap: Callable[[Function], Function]) -> None:
-    """Replaces a function of these libraries in all their modules that have a name for it."""
-    if not is_librarys(original, LIBRARIES):  # but what the program put there
-        return
-    recording = wrap(original)
-    for module_name, module in list(sys.modules.items()):
-        if module_name.split(".")[0] in LIBRARIES:
-            for name, value in list(vars(module).items()):
-                if value is original:
-                    opencv.replace(module, name, recording)

@@ -33,7 +33,7 @@ from headrace.deferred.steps import blur_of, is_size, point_of, warp_of
 from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
-from headrace.transforms.patches import IMAGES, find_patched, stopped_by
+from headrace.transforms.patches import IMAGES, Patched, find_patched, stopped_by
 from headrace.transforms.warps import RandomRotation
 
 Function = Callable[..., Any]
@@ -472,15 +472,15 @@ def problem() -> str | None:
     return deferred.problem() or _pillow_compat.problem()
 
 
-def install() -> None:
+def install(patched: Patched | None = None) -> None:
     """From now on image files of formats that native code decodes are deferred in this process.
 
-    If another function took the place of one of Pillow's that this stands for, nothing changes at all.
+    If another function took the place of one of Pillow's that this stands for, nothing changes at all;
+    `patched` are those functions if they are known.
     """
     if _replaced or problem() is not None:
         return
-    patched = find_patched()
-    if IMAGES in stopped_by(patched):
+    if IMAGES in stopped_by(find_patched() if patched is None else patched):
         return
     for owner, name, function in METHODS:
         _replace(owner, name, _for_deferred(vars(owner)[name], function))

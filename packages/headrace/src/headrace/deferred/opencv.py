@@ -6,8 +6,8 @@ make further ones of those that nobody has touched. `numpy.ascontiguousarray` do
 one. Names that other modules took from cv2 before keep OpenCV's own functions, which see ordinary arrays; so
 does a function that the program has replaced itself.
 
-When the first file is opened, each function is compared with the installed OpenCV on small images, and again
-when its settings have changed. One that differs on this machine runs as it is.
+When a function is first called with a deferred array, it is compared with the installed OpenCV on small
+images, and again when OpenCV's settings have changed. One that differs on this machine runs as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import io
 import os
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -65,9 +65,10 @@ UPRIGHT: dict[int, tuple[bool, bool] | float] = {
 
 _originals: dict[str, Function] = {}
 _ours: dict[str, Function] = {}
-_differences: dict[Any, tuple[frozenset[str], Any]] = {}  # and variants, by the settings of OpenCV
+# By function and OpenCV's settings: whether it differs, and its variant.
+_verdicts: dict[tuple[str, Any], tuple[bool, int | None]] = {}
 _comparing = threading.RLock()
-_within: list[Any] = []  # the settings that are compared, by who holds the lock
+_within: list[str] = []  # the function that is compared, by who holds the lock
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -333,53 +334,70 @@ def _settings() -> tuple[bool, bool]:
 
 def _differs(name: str) -> bool:
     """Returns whether a function gives other values than native code, with OpenCV's current settings."""
-    settings = _settings()
-    known = _differences.get(settings)
-    if known is None:
+    if name not in _CALLS:  # OpenCV has no part in it
+        return False
+    key = name, _settings()
+    verdict = _verdicts.get(key)
+    if verdict is None:
         with _comparing:
-            known = _differences.get(settings) or _compared(settings)
-    if known is None:
+            verdict = _verdicts.get(key) or _compared(*key)
+    if verdict is None:
         return True
-    differing, steps.variant.of = known
-    return name in differing
+    differs, found = verdict
+    if found is not None:
+        steps.variant.of = {**steps.variant.of, name: found}
+    return differs
 
 
-def _compared(settings: Any) -> Any:
-    """The functions that differ and the variants, or None within a comparison."""
+def _compared(name: str, settings: Any) -> tuple[bool, int | None] | None:
+    """Whether a function differs, and its variant, or None within a comparison."""
     if _within:
         return None
-    _within.append(settings)
+    _within.append(name)
     try:
-        found = _compare()
+        differs = not _fits(name)
     except Exception:  # of memory that is short, or of what took a function's place
-        found = [*STEPS, "imread"]
+        differs = True
     finally:
         _within.clear()
     if _settings() != settings:
         return None
-    _differences[settings] = frozenset(found), steps.variant.of
-    return _differences[settings]
+    _verdicts[name, settings] = differs, steps.variant.of.get(name)
+    return _verdicts[name, settings]
 
 
 def differing() -> tuple[str, ...]:
     """Sentences on the functions that run as they are, because they differ here."""
-    names = sorted({name for names, _ in _differences.values() for name in names})
+    names = sorted({name for (name, _), (differs, _) in _verdicts.items() if differs})
     where = f"OpenCV {cv2.__version__} on {platform.machine()}"
     return tuple(f"cv2.{name}, because {where} gives other values than native code" for name in names)
 
 
-def _compare() -> list[str]:
-    """The names of functions that differ from native code on small images."""
+def alike() -> dict[Any, int | None]:
+    """The functions that don't differ, with OpenCV's settings, and their variants."""
+    return {key: found for key, (differs, found) in _verdicts.items() if not differs}
+
+
+def learn(verdicts: Mapping[Any, int | None]) -> None:
+    """Notes what `alike` gave in another process on this machine."""
+    _verdicts.update({key: (False, found) for key, found in verdicts.items()})
+
+
+def _fits(name: str) -> bool:
+    """Returns whether native code gives the same as a function on small images, and sets its variant."""
+    pixels = _pixels()
+    if name == "imread":
+        return _decodes_alike(pixels[0])
+    images = [(each, _recipe_of(each)) for each in pixels]
+    cases = [(call, *image) for call in _CALLS[name] for image in images]
+    return any(all(_same(name, *case) for case in cases) for _ in _variants(name))
+
+
+@functools.cache
+def _pixels() -> list[Any]:
     rng = np.random.default_rng(0)
     # What is left of a row by vectors differs in length.
-    pixels = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((41, 100, 3), (58, 60, 3), (38, 75))]
-    images = [(each, _recipe_of(each)) for each in pixels]
-    different = []
-    for name, calls in _CALLS.items():
-        each = [(call, *image) for call in calls for image in images]
-        fits = any(all(_same(name, *case) for case in each) for _ in _variants(name))
-        different += [] if fits else [name]
-    return different + ([] if _decodes_alike(pixels[0]) else ["imread"])
+    return [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((41, 100, 3), (58, 60, 3), (38, 75))]
 
 
 def _variants(name: str) -> Any:
@@ -393,6 +411,7 @@ def _variants(name: str) -> Any:
 _TILTED = np.array([[0.9, -0.3, 4.2], [0.25, 1.1, -3.7]])
 _SEEN_ASIDE = np.array([[1.1, 0.1, -3.0], [-0.05, 0.9, 2.0], [1e-3, -7e-4, 1.0]])
 _CALLS: dict[str, list[tuple[Any, ...]]] = {
+    "imread": [],
     "cvtColor": [(code,) for code in steps.CONVERSIONS],
     "resize": [
         (size, None, 0, 0, interpolation)

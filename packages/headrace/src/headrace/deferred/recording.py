@@ -50,7 +50,7 @@ from headrace.transforms.colors import ChannelPermutation, ColorJitter, Grayscal
 from headrace.transforms.crops import Pad
 from headrace.transforms.gaussian_blur import GaussianBlur, torch_convolves_as_expected
 from headrace.transforms.op import ImageOp, NoNativeForm
-from headrace.transforms.patches import RECORDING, find_patched, stopped_by
+from headrace.transforms.patches import RECORDING, Patched, find_patched, stopped_by
 
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None
@@ -330,10 +330,10 @@ def prepare() -> None:
         _torch_compat.find_image_op(name)
 
 
-def start() -> None:
+def start(patched: Patched | None = None) -> None:
     """From now on torchvision's transforms record in this process what is done to deferred images, unless a
-    function was replaced that they call, or would."""
-    if _undo or RECORDING in stopped_by(find_patched()):
+    function was replaced that they call, or would; `patched` are those functions if they are known."""
+    if _undo or RECORDING in stopped_by(find_patched() if patched is None else patched):
         return
     for name, found in STEPS.items():
         build = functools.partial(_recording_step, found=found)

@@ -75,13 +75,16 @@ class Function:
         return str(getattr(code, "co_qualname", prefix + code.co_name)) == f"{prefix}{self.key}"
 
 
-def find_patched() -> list[tuple[Function, Any]]:
+Patched = list[tuple[Function, Any]]
+
+
+def find_patched() -> Patched:
     """Those of `TABLE` in whose places are other functions now, and these. Takes less than a millisecond."""
     found = ((function, function.found()) for function in TABLE)
     return [(each, value) for each, value in found if value is not None and not each.is_librarys(value)]
 
 
-def stopped_by(patched: list[tuple[Function, Any]]) -> set[str]:
+def stopped_by(patched: Patched) -> set[str]:
     """Returns what ends because functions were replaced. Without such images there is nothing to record."""
     stopped = {function.stops for function, _ in patched}
     return stopped | {RECORDING} if IMAGES in stopped else stopped

@@ -150,9 +150,10 @@ class WorkerPool:
             "worker_init_fn": config.worker_init_fn,
             "guard": guard,
         }
+        self._deferred: Any = None  # what is done here once, rather than in every worker
         if config.deferred and self._method == "fork" and "PIL.Image" in sys.modules:
-            # Here once, rather than in every worker.
-            importlib.import_module("headrace.deferred.recording").prepare()
+            self._deferred = importlib.import_module("headrace.deferred")
+            self._deferred.prepare()
         if config.pin_memory:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
@@ -375,6 +376,8 @@ class WorkerPool:
         self._nbytes[message.number] = message.nbytes
         if message.deferral is not None:
             self._measured(message.deferral)
+            if self._deferred is not None:
+                self._deferred.learn(message.deferral)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
         arrived: Any = _Arrived(worker.inbox, message)
