@@ -194,6 +194,14 @@ def test_tensors_arrive_as_they_were(tensor: torch.Tensor) -> None:
         assert came.stride() == tensor.stride()
 
 
+@pytest.mark.parametrize("nbytes", [8, 5000, SEGMENT_NBYTES])
+def test_tensors_of_one_storage_share_it_whatever_its_size(nbytes: int) -> None:
+    whole = torch.zeros(nbytes, dtype=torch.uint8)
+    (came, views), _ = there_and_back([whole, {"first": whole[: nbytes - 1], "last": whole[-nbytes + 2 :]}])
+    came += 7
+    assert {int(view.min()) for view in views.values()} == {7}
+
+
 def test_tensors_that_share_memory_still_do_and_travel_once() -> None:
     whole = torch.zeros(LARGE)
     (came, view), segments = there_and_back([whole, whole.view(2, -1)])

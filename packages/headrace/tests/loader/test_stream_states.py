@@ -303,6 +303,28 @@ def test_a_stream_whose_state_stays_at_its_end_starts_over_where_that_is_loaded(
     assert list(second) == whole
 
 
+@pytest.mark.parametrize(("kept", "asked"), [(0, True), (0, False), (2, True)])
+@pytest.mark.parametrize("dataset", [ByGenerator, CountedEpochs, ByIteratorAndDataset, ByIterator])
+def test_the_epoch_after_a_state_of_the_last_batch_is_whole(dataset: Any, kept: int, asked: bool) -> None:
+    def make() -> Any:
+        return headrace.DataLoader(
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+        )
+
+    first, second = make(), make()
+    batches = iter(first)
+    for _ in range(len(list(make()))):
+        next(batches)
+    second.load_state_dict(first.state_dict())
+    assert list(batches) == []
+    rest = iter(second)
+    if asked:
+        assert list(rest) == []
+    elif dataset is ByGenerator:  # it starts at the end that was loaded, as nobody has seen that
+        return
+    assert [list(second), list(second)] == [list(first), list(first)]
+
+
 def test_a_state_of_an_earlier_version_between_epochs_is_loaded() -> None:
     first, second = (headrace.DataLoader(CountedEpochs(), 4, num_workers=0) for _ in range(2))
     whole = list(first)

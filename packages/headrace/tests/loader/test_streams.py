@@ -9,6 +9,7 @@ import random
 import select
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from headrace.engine.caller_stream import CallerStream
 from headrace.engine.workers.stream import WorkerStream
 from support.equal import same
 from support.sampling import one_in
+from support.stateful import CountedStream, StatefulIterator
 
 # Filters that users have for torch's warning match both.
 LONGER = r"^Length of IterableDataset .*was reported to be 2.*, but \d+ samples have been fetched\."
@@ -338,6 +340,85 @@ def test_the_death_of_a_streams_worker_ends_the_epoch_with_an_error() -> None:
         list(batches)
     with pytest.raises(RuntimeError, match="can't be replaced"):
         next(batches)
+
+
+class DyingInPlaces(CountedStream):
+    """Its second worker is killed before its samples number 0, 3 and 7, `times` times each."""
+
+    def __init__(self, folder: Path, times: int = 1) -> None:
+        super().__init__()
+        self.folder, self.times = folder, times
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        assert info is not None
+        for sample in super().__iter__():
+            place = (sample - info.id) // info.num_workers
+            for time in range(self.times if info.id == 1 and place in (0, 3, 7) else 0):
+                mark = self.folder / f"{place} {time}"
+                if not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield sample
+
+
+class DyingByIterator(DyingInPlaces):
+    """The same, whose iterators have the state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return DyingIterator(self.folder)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class DyingIterator(StatefulIterator):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __next__(self) -> int:
+        info = data.get_worker_info()
+        mark = self.folder / f"{self.place}"
+        if info is not None and info.id == 1 and self.place in (2, 7) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__next__()
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 5}], ids=str)
+@pytest.mark.parametrize("batch_size", [1, 2, None])
+@pytest.mark.parametrize("kind", [DyingInPlaces, DyingByIterator])
+def test_a_worker_that_dies_is_replaced_where_its_stream_has_a_state(
+    kind: Any, batch_size: int | None, options: dict[str, Any], tmp_path: Path
+) -> None:
+    loader = headrace.DataLoader(kind(tmp_path), batch_size, num_workers=2, **options)
+    first = list(loader)
+    assert list(tmp_path.iterdir())
+    assert same(first, list(loader))  # nothing dies any more
+    samples = [int(sample) for batch in first for sample in torch.as_tensor(batch).reshape(-1)]
+    assert sorted(samples) == list(range(23))
+
+
+def test_a_batch_that_ends_its_worker_twice_ends_the_epoch(tmp_path: Path) -> None:
+    loader = headrace.DataLoader(DyingInPlaces(tmp_path, times=2), 1, num_workers=2)
+    with pytest.raises(RuntimeError, match=r"killed by SIGKILL.*the next batch.*, for the second time"):
+        list(loader)
+
+
+def test_a_worker_that_is_resumed_and_dies_continues(tmp_path: Path) -> None:
+    whole, loader = (
+        headrace.DataLoader(each, 2, num_workers=2) for each in (CountedStream(), DyingInPlaces(tmp_path))
+    )
+    (tmp_path / "0 0").touch()
+    batches = iter(whole)
+    for _ in range(3):
+        next(batches)
+    loader.load_state_dict({**whole.state_dict(), "dataset": loader.state_dict()["dataset"]})
+    assert same(list(loader), list(batches))
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 class OneEmpty(data.IterableDataset[int]):

@@ -92,15 +92,20 @@ class Samples:
         before = samples_before(state)
         if before is not None:
             state, self._to_repeat = None, 0 if self._ended else before
+        # State of the dataset at the end that is resumed from, and the one that it had before.
+        self._end: tuple[Any, Any] | None = None
+        if self._ended and self._dataset_has_state:
+            self._end, state = (_part_of_dataset(state), copy.deepcopy(dataset.state_dict())), None
+            dataset.load_state_dict(self._end[0])
         # iter() of a dataset that is its own iterator may start it over, and so comes before its state.
-        own = hasattr(type(dataset), "__next__")
+        own = hasattr(type(dataset), "__next__") and not self._ended
         iterator: Any = self._started() if own else None
         if place == "before" and self._dataset_has_state:
             self._unloaded = (copy.deepcopy(dataset.state_dict()),)
             dataset.load_state_dict(state)
             state, iterator = None, self._started() if own else None
         state = self._load_dataset(state)
-        if not own and not self._ended:  # if it has ended, its state is that of the next epoch's start
+        if not own and not self._ended:
             iterator = self._started()
         self._iterator = iterator
         self._iterator_has_state = iterator is not dataset and has_state(iterator)
@@ -153,7 +158,15 @@ class Samples:
 
     def end(self) -> StreamState | None:
         """The state of the dataset at the end of the epoch, or None if it has none."""
+        if self._end is not None:  # it would start the next epoch at the end of this one if that is loaded
+            self._dataset.load_state_dict(self._end[1])
+            return self._end[0], "before"
         return (copy.deepcopy(self._dataset.state_dict()), "before") if self._dataset_has_state else None
+
+    @property
+    def resumed_at_end(self) -> bool:
+        """True if the next epoch of the dataset has to resume from `end`."""
+        return self._end is not None
 
     def state(self) -> StreamState:
         """The state now."""
@@ -176,9 +189,15 @@ class Samples:
         """Gives the dataset its part of a state; returns that of the iterator, or None."""
         if state is None or not self._dataset_has_state:
             return state
-        both = isinstance(state, dict) and state.keys() == {DATASET, ITERATOR}
-        self._dataset.load_state_dict(state[DATASET] if both else state)
-        return state[ITERATOR] if both else None
+        part = _part_of_dataset(state)
+        self._dataset.load_state_dict(part)
+        return None if part is state else state[ITERATOR]
+
+
+def _part_of_dataset(state: Any) -> Any:
+    """The dataset's part of its state and its iterator's, or `state` if it is the dataset's alone."""
+    both = isinstance(state, dict) and state.keys() == {DATASET, ITERATOR}
+    return state[DATASET] if both else state
 
 
 class IterableBatches:
@@ -231,6 +250,10 @@ class IterableBatches:
         self._samples = None  # if the dataset fails, nothing of an earlier epoch is left
         self._samples = Samples(self.dataset, self._states.pop(_worker(), None))
 
+    def resume(self, state: StreamState) -> None:
+        """Has the next epoch that is started resume from a state."""
+        self._states[_worker()] = state
+
     def _next(self, request: Request, count: int, convert: Callable[[list[Any]], Any]) -> Any:
         self.start(request.seeding.key)
         samples = self._samples
@@ -241,7 +264,10 @@ class IterableBatches:
             convert(again)
         taken = samples.take(count)
         if not taken or (self._drop_last and len(taken) < count):
-            return EndOfStream(_worker(), samples.end() if self._kept else None)
+            end = samples.end() if self._kept else None
+            if end is not None and samples.resumed_at_end:
+                self.resume(end)
+            return EndOfStream(_worker(), end)
         return ResumableBatch(convert(taken), _worker(), samples.state())
 
     def _collated(self, samples: list[Any]) -> Any:

@@ -120,7 +120,7 @@ class Progress:
                 f" {state['order']!r}, this loader now {batches.identity()!r}. Change samplers, workers"
                 " and the dataset's length before load_state_dict()."
             )
-        loaded: Mapping[int, StreamState] = {} if self._state is None else streams_of(self._state)
+        loaded = self._unloaded() if self._state is None else streams_of(self._state)
         in_use = draws.lazily or draws.kept is not None  # the dataset of the epoch before
         before_first = self._ends_now() if self._state is None and in_use else loaded
         epoch = self.epoch if state is None else state["epoch"]
@@ -197,6 +197,12 @@ class Progress:
         """True if the next epoch continues from a state that was loaded."""
         state = self._state
         return state is not None and (has_started(state) or bool(state["streams"]))
+
+    def _unloaded(self) -> Mapping[int, StreamState]:
+        """The ends of an epoch that resumed after its last batch: its dataset hasn't got them."""
+        resumed = {} if self._latest is None else self._latest.start.streams
+        ended = bool(resumed) and all(place == "after" for _, place in resumed.values())
+        return self._ends_now() if ended else {}
 
     def _ends_now(self) -> Mapping[int, StreamState]:
         return self._ends if self._latest is None else self._latest.position.ends

@@ -23,10 +23,9 @@ PATIENCE = 3
 SHOWN = 8
 NEXT = "the next batch of its IterableDataset"
 STREAM_LOST = (
-    "A worker of an IterableDataset can't be replaced within an epoch: nobody else"
-    " knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
-    " load_state_dict(), save loader.state_dict() now and then, and resume from the last one. Where memory"
-    " runs out, use fewer workers."
+    "Without a state of its stream, a worker of an IterableDataset can't be replaced within an epoch: nobody"
+    " else knows where it was. Begin another epoch; or give state_dict() and load_state_dict() to the"
+    " dataset, or to what its __iter__() returns. If memory runs out, use fewer workers."
 )
 
 
@@ -122,7 +121,7 @@ class Deaths:
         if death.request is None:
             return None
         sample = death.sample
-        key = ("batch", death.note.request) if sample is None else ("sample", *sample)
+        key: Any = ("batch", death.note.request) if sample is None else ("sample", *sample)
         self._counts[key] += 1
         if self._counts[key] < ENOUGH:
             return None

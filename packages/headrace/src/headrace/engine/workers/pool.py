@@ -19,7 +19,7 @@ import torch
 from headrace import _torch_compat
 from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
-from headrace.engine.iterable import IterableBatches
+from headrace.engine.iterable import IterableBatches, ResumableBatch, has_state
 from headrace.engine.progress import ALL, Progress
 from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import STREAM_LOST, Death, Deaths
@@ -28,7 +28,7 @@ from headrace.engine.workers.start import SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message, Segment
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
-from headrace.order.epoch import StreamState
+from headrace.order.epoch import StreamState, samples_before
 from headrace.records import DeferralCounts
 from headrace.sources.source import source_of
 
@@ -45,7 +45,8 @@ FOREIGN = (
 class _Worker:
     """One worker process, as its parent has it."""
 
-    def __init__(self, process: Any, channel: Channel, spare: Sequence[Segment]) -> None:
+    def __init__(self, number: int, process: Any, channel: Channel, spare: Sequence[Segment]) -> None:
+        self.number = number
         self.process = process
         self.channel = channel
         self.inbox = Inbox(spare)
@@ -122,6 +123,10 @@ class WorkerPool:
         self.processes: list[Any] = [None] * config.num_workers  # by number, and after their end as well
         self.stream_ends: dict[int, StreamState] = {}  # by worker, if its dataset has ended in this epoch
         self.taken = 0  # batches of this epoch that `next` has given, or raised their error
+        self._begun = False  # whether an epoch was started
+        # By worker, state of its stream after the last batch that was taken, or None for that of its start.
+        # Without one it can't be replaced.
+        self._stream_states: dict[int, StreamState | None] = {}
         self._context = config.multiprocessing_context or torch.multiprocessing
         source = source_of(config.dataset)
         if config.multiprocessing_context is None and source is not None and source.leased:
@@ -177,6 +182,10 @@ class WorkerPool:
         self._seeding = seeding
         self._batches, self._late_error = batches, None
         self._turn = turn
+        self._stream_states = dict(self.stream_ends)
+        if not self._begun and has_state(self.config.dataset):
+            self._stream_states = dict.fromkeys(range(self.config.num_workers))
+        self._begun = True
         self.stream_ends = {}
         self.taken = 0
         for worker in self._members.workers:
@@ -205,12 +214,11 @@ class WorkerPool:
                 raise RuntimeError(self._timed_out())
             self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
         self.taken += 1
-        del self._waiting[number], self._nbytes[number]
+        worker = self._waiting.pop(number)
+        del self._nbytes[number]
         arrived = self._arrivals.pop(number)
         self.fill()
-        if isinstance(arrived, Exception):
-            raise arrived
-        return arrived.result()
+        return self._result(arrived, worker)
 
     def ready(self) -> int:
         """Returns how often `next` would return, or raise, without waiting, as far as that is known."""
@@ -293,6 +301,16 @@ class WorkerPool:
             self._ask(worker, number)
 
     # Requests and answers.
+
+    def _result(self, arrived: _Arrived | Future[Any] | Exception, worker: _Worker) -> Any:
+        """A batch that has come from a worker. Raises its error."""
+        if not self.config.streamed:
+            return _result_of(arrived)
+        self._stream_states.pop(worker.number, None)
+        batch = _result_of(arrived)
+        if isinstance(batch, ResumableBatch):
+            self._stream_states[batch.worker] = batch.state
+        return batch
 
     def _next_worker(self) -> _Worker | None:
         """The worker whose turn it is, or that has least to do if the order doesn't matter, or None if the
@@ -401,7 +419,9 @@ class WorkerPool:
 
     # Processes.
 
-    def _start(self, number: int, spare: Sequence[Segment] = ()) -> _Worker:
+    def _start(
+        self, number: int, spare: Sequence[Segment] = (), stream: StreamState | None = None
+    ) -> _Worker:
         for i, segment in enumerate(spare):
             segment.number = i
         ours, theirs = socket.socketpair()
@@ -422,6 +442,7 @@ class WorkerPool:
                 progress=self.progress,
                 deferred=self.config.deferred,
                 spare=spare,
+                stream=stream,
             )
             process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
             try:
@@ -430,7 +451,7 @@ class WorkerPool:
                 channel.close()
                 raise
         self.processes[number] = process
-        worker = _Worker(process, channel, spare)
+        worker = _Worker(number, process, channel, spare)
         for file in (channel.fileno(), process.sentinel):
             self._watched[file] = worker
             self._poll.register(file, select.POLLIN)
@@ -480,17 +501,19 @@ class WorkerPool:
         # Not closed directly: while another thread reaps it, its exit code isn't known for a moment.
         end_processes([worker.process])
         try:
-            if self.config.streamed:
-                raise RuntimeError(f"DataLoader worker (pid {death.pid}) {death.how}. {STREAM_LOST}")
+            stream = self._stream_state(worker, death) if self.config.streamed else None
             error = self._deaths.add(death, self.config.dataset)
+            if self.config.streamed and error is not None:
+                raise RuntimeError(f"DataLoader worker {death.describe(None)}, for the second time")
             self.progress[number].done()
-            other = self._start(number)
+            other = self._start(number, stream=stream)
         except Exception as lost:
             self._lost = lost
             self._members.workers.remove(worker)
             self._close()
             return
         self._members.workers[number] = other
+        other.stream_ended = worker.stream_ended
         for missing, request in worker.requests.items():
             if missing == death.note.request and error is not None:
                 self._nbytes[missing] = 0
@@ -499,6 +522,24 @@ class WorkerPool:
             other.requests[missing] = request
             self._waiting[missing] = other
             self._ask(other, missing)
+
+    def _stream_state(self, worker: _Worker, death: Death) -> StreamState | None:
+        """The state from which another process continues the stream of a worker that died, or None for the
+        epoch's start. Raises RuntimeError if it isn't known."""
+        for number, made_by in self._waiting.items():
+            if made_by.number == worker.number and number in self._arrivals:
+                loaded: Future[Any] = Future()
+                try:
+                    loaded.set_result(self._result(self._arrivals[number], worker))
+                except Exception as error:
+                    loaded.set_exception(error)
+                self._arrivals[number] = loaded
+        states = {**self._stream_states, **self.stream_ends}
+        state = states.get(worker.number)
+        unknown = worker.number not in states if state is None else samples_before(state[0]) is not None
+        if unknown:
+            raise RuntimeError(f"DataLoader worker (pid {death.pid}) {death.how}. {STREAM_LOST}")
+        return state
 
 
 class _Arrived(NamedTuple):
@@ -512,6 +553,12 @@ class _Arrived(NamedTuple):
         if self.message.failed:
             raise value.exception()
         return value
+
+
+def _result_of(arrived: _Arrived | Future[Any] | Exception) -> Any:
+    if isinstance(arrived, Exception):
+        raise arrived
+    return arrived.result()
 
 
 def _start_pinning(device: int) -> None:

@@ -357,7 +357,8 @@ class _LateStorages:
         address = storage.data_ptr()
         if address not in self._found:
             piece = piece_at(address) if address else None
-            memory = self._take(piece.nbytes) if piece is not None and piece.address == address else None
+            whole = piece is not None and (piece.address, piece.nbytes) == (address, storage.nbytes())
+            memory = self._take(piece.nbytes) if piece is not None and whole else None
             if piece is None or memory is None:
                 return storage_bytes(storage)
             self._found[address] = piece, memory
@@ -381,15 +382,23 @@ class _BatchPickler(ForkingPickler):
     ) -> None:
         super().__init__(file, 5, True, place)
         self._bytes_of = bytes_of
+        # By address and size: pickle writes an object once, so that tensors of one storage still share it.
+        self._buffers: dict[tuple[int, int], pickle.PickleBuffer] = {}
+
+    def _buffer_of(self, storage: torch.UntypedStorage) -> pickle.PickleBuffer:
+        key = storage.data_ptr(), storage.nbytes()
+        if key not in self._buffers:
+            self._buffers[key] = pickle.PickleBuffer(self._bytes_of(storage).data)
+        return self._buffers[key]
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if value.device.type not in ("cpu", "meta"):
                 raise ConfigError(ON_DEVICE.format(device=str(value.device)))
             if is_plain(value):
-                return reduce_tensor(value, self._bytes_of)
+                return reduce_tensor(value, self._buffer_of)
         if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
-            return storage_of, (pickle.PickleBuffer(self._bytes_of(value).data),)
+            return storage_of, (self._buffer_of(value),)
         return NotImplemented
 
 
@@ -399,7 +408,7 @@ def storage_bytes(storage: torch.UntypedStorage) -> Bytes:
 
 
 def reduce_tensor(
-    tensor: torch.Tensor, bytes_of: Callable[[torch.UntypedStorage], Bytes] = storage_bytes
+    tensor: torch.Tensor, buffer_of: Callable[[torch.UntypedStorage], pickle.PickleBuffer]
 ) -> tuple[Any, ...]:
     """For pickle, the memory out of band: all of the tensor's storage, so that those that share it still do;
     but of a small part of a large storage only that part."""
@@ -410,10 +419,11 @@ def reduce_tensor(
     start = tensor.storage_offset() * dtype.itemsize
     span = (1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))) * dtype.itemsize
     if 2 * span < storage.nbytes():
-        whole, start = storage_bytes(storage)[start : start + span], 0
+        buffer = pickle.PickleBuffer(storage_bytes(storage)[start : start + span].data)
+        start = 0
     else:
-        whole = bytes_of(storage)
-    return _tensor, (pickle.PickleBuffer(whole.data), dtype, start // dtype.itemsize, size, stride)
+        buffer = buffer_of(storage)
+    return _tensor, (buffer, dtype, start // dtype.itemsize, size, stride)
 
 
 def _empty(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:

@@ -27,6 +27,7 @@ from headrace.engine.slots import batch_memory, share_batches, stacking
 from headrace.engine.workers.transport import Channel, Message, Outbox, Segment
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
+from headrace.order.epoch import StreamState
 from headrace.records import DeferralCounts
 
 KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
@@ -97,6 +98,8 @@ class WorkerStart:
     progress: Progress
     deferred: bool  # whether images are deferred, and torchvision's transforms record what they do
     spare: Sequence[Segment]  # memory for batches, which a forked process has, too
+    # From which an `IterableDataset` continues in place of a worker that died, or None for the epoch's start.
+    stream: StreamState | None = None
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -189,6 +192,9 @@ class _Worker:
         share_batches(self._outbox.take)
         guarded = guard(dataset, collate, start.on_error)
         guarded.progress = self._cell
+        if start.stream is not None:
+            assert isinstance(guarded, IterableBatches)
+            guarded.resume(start.stream)
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(0)  # each worker would use all cores
         try:
