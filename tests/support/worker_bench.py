@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 import headrace
 from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset
-from headrace.engine.meter import Failures
+from headrace.engine.meter import Failures, Meter
 from headrace.engine.seeding import Seeding
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.order.batches import IndexBatch
@@ -34,7 +34,7 @@ class Bench:
         config = replace(LoaderConfig.of(self.loader), **changed)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
-        return self.pools.start_epoch(config, ErrorPolicyDataset, seeding, batches, Failures())
+        return self.pools.start_epoch(config, ErrorPolicyDataset, seeding, batches, Failures(), Meter())
 
 
 def all_of(stream: WorkerStream) -> Iterator[Any]:

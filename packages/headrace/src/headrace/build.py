@@ -275,7 +275,9 @@ class StreamBuilder:
         match workers.kind:
             case "process":
                 turn = start.turn % config.num_workers
-                stream = self._processes.start_epoch(config, guard, seeding, indices, self.failures, turn)
+                stream = self._processes.start_epoch(
+                    config, guard, seeding, indices, self.failures, self.meter, turn
+                )
                 self._latest = weakref.ref(stream)
                 return stream
             case "thread":

@@ -20,8 +20,7 @@ Mode = Literal["RGB", "L"]
 
 PRINTED_EPOCHS = 5
 NO_STAGES = (
-    "stages: none measured. Worker processes and the calling thread do not time their samples;"
-    " headrace doctor run SCRIPT does."
+    "stages: none measured. The calling thread does not time its samples; headrace doctor run SCRIPT does."
 )
 
 
@@ -122,12 +121,14 @@ class StageStats:
     """The cost of one stage, since the loader was created or in one epoch.
 
     Attributes:
-        name: read, parse, decode, resize, store (native threads); pillow, python (user
-            code; both on Python threads); collate; transfer (copies to the device).
+        name: read, parse, decode, resize, store (native threads); pillow (Python threads); python (user
+            code: Python threads, or worker processes with collation); render (native code in worker
+            processes, for what is deferred, and the way to this process); collate; transfer (copies to the
+            device).
         samples: number of samples that went through the stage.
         seconds: wall-clock time of its threads, summed, in seconds.
         bytes: number of bytes read, written or copied; 0 if that is meaningless.
-        threads: number of threads that run it now; native threads share all native stages.
+        threads: number of threads or processes that run it now; native threads share all native stages.
     """
 
     name: str

@@ -16,6 +16,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.records import EpochStats, LoaderStats, QueueFill, SampleFailure, StageStats
+from support.stateful import CountedStream
 
 NATIVE_STAGES = ["read", "parse", "decode", "resize", "store"]
 
@@ -238,14 +239,25 @@ def test_the_table() -> None:
 
 
 def test_a_sentence_takes_the_place_of_a_table_without_stages() -> None:
-    for workers in (0, 1):
-        loader = headrace.DataLoader(Slow(), batch_size=20, num_workers=workers)
-        for _batch in loader:
-            pass
-        lines = str(loader.stats()).splitlines()
-        assert lines[0].startswith("stages: none measured.")
-        assert lines[1].startswith("epoch ")
-        assert "2 batches, 40 samples" in lines
+    loader = headrace.DataLoader(Slow(), batch_size=20, num_workers=0)
+    list(loader)
+    lines = str(loader.stats()).splitlines()
+    assert lines[0].startswith("stages: none measured.")
+    assert lines[1].startswith("epoch ")
+    assert "2 batches, 40 samples" in lines
+
+
+@pytest.mark.parametrize("dataset", [Slow(), CountedStream(40)], ids=["samples", "stream"])
+def test_worker_processes_report_what_their_samples_took(dataset: Any) -> None:
+    loader = headrace.DataLoader(dataset, batch_size=10, num_workers=2)
+    for epochs in (1, 2):
+        list(loader)
+        stages = {stage.name: stage for stage in loader.stats().stages}
+        assert {name: (stage.samples, stage.threads) for name, stage in stages.items()} == dict.fromkeys(
+            ("python", "render"), (40 * epochs, 2)
+        )
+        assert all(stage.seconds > 0 for stage in stages.values())
+    assert [stage.samples for stage in loader.stats().epochs[1].stages] == [40, 40]
 
 
 def test_copies_to_the_device_are_a_stage() -> None:

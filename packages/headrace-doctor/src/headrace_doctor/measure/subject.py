@@ -132,11 +132,13 @@ def prefetched(loader: DataLoader[Any]) -> int:
 
 
 def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
-    """Counts of Headrace's loader: stage → [samples, thread seconds, threads]; empty for torch's."""
+    """Counts of Headrace's loader: stage → [samples, thread seconds, threads]; empty for torch's, and for
+    worker processes, whose stacks tell more."""
     if not is_headrace(loader):
         return {}
     stages: Any = loader.stats().stages  # type: ignore[attr-defined]
-    return {stage.name: [stage.samples, stage.seconds, stage.threads] for stage in stages if stage.samples}
+    found = {stage.name: [stage.samples, stage.seconds, stage.threads] for stage in stages if stage.samples}
+    return {} if "render" in found else found
 
 
 def best_workers(

@@ -140,6 +140,8 @@ class WorkerPool:
         self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
         self._arrivals: dict[int, _Arrived | Future[Any] | Exception] = {}  # in order of arrival
         self._nbytes: dict[int, int] = {}  # of batches that have come
+        self._spent: dict[int, tuple[int, int]] = {}  # `made_ns` and `packed_ns` of their messages
+        self.spent = (0, 0)  # the same of the batch that `next` gave last
         self._turn = 0
         self._late_error: Exception | None = None  # of the sampler
         self._lost: Exception | None = None
@@ -216,6 +218,7 @@ class WorkerPool:
         self.taken += 1
         worker = self._waiting.pop(number)
         del self._nbytes[number]
+        self.spent = self._spent.pop(number, (0, 0))
         arrived = self._arrivals.pop(number)
         self.fill()
         return self._result(arrived, worker)
@@ -266,6 +269,7 @@ class WorkerPool:
         self._arrivals.clear()
         self._waiting.clear()
         self._nbytes.clear()
+        self._spent.clear()
 
     @property
     def usable(self) -> bool:
@@ -392,6 +396,7 @@ class WorkerPool:
     def _arrived(self, worker: _Worker, message: Message) -> None:
         self._deaths.progress()
         self._nbytes[message.number] = message.nbytes
+        self._spent[message.number] = message.made_ns, message.packed_ns
         if message.deferral is not None:
             self._measured(message.deferral)
             if self._deferred is not None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from headrace._torch_compat import LoaderIteratorBase
 from headrace.config import LoaderConfig
-from headrace.engine.meter import Failures
+from headrace.engine.meter import Failures, Meter
 from headrace.engine.progress import Progress
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import PythonStream
+from headrace.engine.stream import HostBatch, PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.engine.workers.transport import Segment
@@ -22,13 +22,23 @@ SPARE_NBYTES = 256 << 20  # of memory that is kept for the workers of the next e
 
 class WorkerStream(PythonStream):
     """The batches of one epoch, made by worker processes, which have been asked for the first of them.
-    `give_back` is called once with the pool, when the epoch has ended or is given up."""
+    `give_back` is called once with the pool, when the epoch has ended or is given up. The time that the
+    batches took is added to `meter`."""
 
-    def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
+    def __init__(
+        self, pool: WorkerPool, failures: Failures, meter: Meter, give_back: Callable[[WorkerPool], None]
+    ) -> None:
         super().__init__(failures)
         self.pool = pool
+        self._meter = meter
         self._give_back: Callable[[WorkerPool], None] | None = give_back
         self.depth = pool.depth
+
+    def __next__(self) -> HostBatch:
+        batch = super().__next__()
+        for stage, spent_ns in zip(("python", "render"), self.pool.spent, strict=True):
+            self._meter.add(stage, batch.samples, spent_ns / 1e9, threads=self.pool.config.num_workers)
+        return batch
 
     def ready(self) -> int:
         # Batches of nothing but skipped samples are counted, though they aren't given out.
@@ -116,6 +126,7 @@ class WorkerPools:
         seeding: Seeding,
         batches: Iterator[IndexBatch],
         failures: Failures,
+        meter: Meter,
         turn: int = 0,
     ) -> WorkerStream:
         """The stream of one epoch, whose first batches are asked for at once, beginning with worker `turn`.
@@ -135,7 +146,7 @@ class WorkerPools:
             pool = WorkerPool(config, guard, seeding, self._deaths, self._deferral_counts.append, spare)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
-        return WorkerStream(pool, failures, self._keep if persistent else self._end)
+        return WorkerStream(pool, failures, meter, self._keep if persistent else self._end)
 
     @property
     def deferral_counts(self) -> DeferralCounts | None:

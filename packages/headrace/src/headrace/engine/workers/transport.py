@@ -130,7 +130,7 @@ def allocate(nbytes: int, name: str) -> int:
     return file
 
 
-@dataclass(frozen=True)
+@dataclass
 class Message:
     """The answer of a worker to a request."""
 
@@ -142,6 +142,9 @@ class Message:
     dropped: Sequence[int]  # numbers of segments that the worker won't use again
     ended: bool = False  # whether the worker's `IterableDataset` has ended, and there is no batch
     deferral: DeferralCounts | None = None  # how the samples of a worker's first batch were made
+    # Nanoseconds that the dataset and collation took, and those of what was deferred, and of packing.
+    made_ns: int = 0
+    packed_ns: int = 0
 
     @property
     def nbytes(self) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -224,6 +224,7 @@ class _Worker:
         try:
             made = self._made(request)
             wanted = self._cell.wanted(request.number)
+            collated = time.perf_counter_ns()
             ended_stream = type(made) is EndOfStream
             # This makes what is deferred in the batch.
             packed = self._outbox.pack(request.number, made, ended=ended_stream) if wanted else None
@@ -237,8 +238,9 @@ class _Worker:
             self._warm = True
             if packed is not None:
                 message, files = packed
+                message.made_ns, message.packed_ns = collated - start, time.perf_counter_ns() - collated
                 if self._deferral_counts is not None:
-                    message = replace(message, deferral=self._deferral_counts())
+                    message.deferral = self._deferral_counts()
                     self._deferral_counts = None
                 self._send(message, files)
         except Cancelled:
