@@ -180,10 +180,11 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
         return iterator
 
     def _one_batch(self, mode: str) -> Iterator[Any]:
-        """Yields the first batch of an epoch alone. Ends the program when it comes for a second epoch."""
+        """Yields the first batch of an epoch alone, if there is one. Ends the program when it comes for a
+        second epoch."""
         if self.passes:
             sys.exit(0)
-        yield next(super().__iter__())
+        yield from itertools.islice(super().__iter__(), 1)
         text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
         sys.stdout.write(f"{self.place}\n{text}\n\n")
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace import run
+from headrace import replacement, run
 from support.command import run_command
 from support.images import image_folder
 
@@ -146,6 +146,15 @@ def test_compare_prints_the_ratio_of_each_loader(script: Path) -> None:
         r"^(train.py:\d+)\nHeadrace [\d,]+ samples/s, torch's DataLoader [\d,]+ samples/s: \S+ times as fast"
     )
     assert re.findall(pattern, done.stdout, re.MULTILINE) == ["train.py:19", "train.py:22"]
+
+
+@pytest.mark.parametrize(("mode", "printed"), [("explain", "plan: python"), ("compare:1", "has no batches")])
+def test_a_loader_without_batches_is_no_error(
+    mode: str, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(replacement.VARIABLE, mode)
+    assert list(run.ReplacingDataLoader([], batch_size=2)) == []
+    assert printed in capsys.readouterr().out
 
 
 def test_short_epochs_are_compared_as_a_whole() -> None:
