@@ -350,7 +350,7 @@ def _differs(name: str) -> bool:
 
 
 def _compared(name: str, settings: Any) -> tuple[bool, int | None] | None:
-    """Whether a function differs, and its variant, or None within a comparison."""
+    """Returns whether a function differs, and its variant, or None within a comparison."""
     if _within:
         return None
     _within.append(name)
