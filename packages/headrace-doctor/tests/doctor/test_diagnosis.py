@@ -125,6 +125,14 @@ def slower_on_a_busy_machine() -> Observation:
     return busy(three((0.1, 0.08), 0.05, 0.1, looks=[decoding, main]), 3.9)
 
 
+def more_of_a_busy_machine() -> Observation:
+    """Two workers compute on two cores; four get more of the cores that other processes use as well."""
+    observation = made.one_stage("read", 0.0)
+    observation.cores = 2
+    observation.phases[3] = made.phase("supply num_workers=4", 0.025, 0, 0.03, settings=MORE)
+    return busy(observation, 1.5)
+
+
 def two_near_causes() -> Observation:
     """Starting workers takes 42 % of an epoch, and more workers would bring nearly as much."""
     observation = made.startup()
@@ -281,6 +289,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     (busy(made.too_few_workers(), 2.0), "workers", ""),
     (slower_on_a_busy_machine(), "undecided", "the loader or the step: other processes used 3.9 of 4 cores"),
     (busy(made.one_stage("decode", 0.0), 3.9), "decode", ""),  # the only one
+    (more_of_a_busy_machine(), "read", ""),
     (ended_early(made.healthy()), "undecided", "ended after 40 steps"),
     (ended_early(made.too_few_workers()), "workers", ""),
     (headraces_stages(2.56), "read", ""),

@@ -86,7 +86,10 @@ def candidates(case: Case) -> list[Candidate]:
 
 def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     """Another number of workers, as measured, if it answers this verdict."""
-    if case.stall < 0.02 or takes_turns(case) or verdict.kind != answered_by_workers(case):
+    now = case.arguments.get("num_workers", 0)
+    # More processes get more of the cores that others use, too: that is no gain on a free machine.
+    crowded = verdict.kind == "workers" and case.is_busy and now >= case.costs.cores
+    if crowded or case.stall < 0.02 or takes_turns(case) or verdict.kind != answered_by_workers(case):
         return
     tried = tried_workers(case)
     rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
@@ -98,7 +101,6 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     doubt = min(1.0, standard_error(tried[best], best) / per_sample(tried[best])[0])
     near = after[best].seconds * max(1 / NEAR_ENOUGH, 1 + doubt)
     count = min(count for count, costs in after.items() if costs.seconds <= near)
-    now = case.arguments.get("num_workers", 0)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     who = f"{now} workers load" if now else "without workers the script loads"
     turns = "" if now else ", and each waits for the other"
