@@ -303,6 +303,24 @@ class Albumentations:
         return torch.from_numpy(self.steps(image=image)["image"].transpose(2, 0, 1).copy())
 
 
+class ReadByOpencv(Sized):
+    """Image files of a notebook's validation: OpenCV and albumentations."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        import albumentations as A  # noqa: N812  (its own name for it)
+
+        super().__init__(size)
+        self.files = image_files(folder, size).samples
+        self.steps = A.Compose([A.Resize(64, 64), A.Normalize()])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        import cv2
+
+        path, label = self.files[index]
+        image = self.steps(image=cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB))["image"]
+        return torch.from_numpy(image.transpose(2, 0, 1)), label
+
+
 class OnTensors:
     """v2 on uint8 tensors."""
 
@@ -439,6 +457,12 @@ ROWS = (
     Row("threads of its own, kept", lambda _: Locking(8_000)),
     Row("video-like clips", lambda _: Clips(200), batch_size=4),
     Row("albumentations and OpenCV", lambda _: Augmented(600, Albumentations()), needs="albumentations"),
+    Row(
+        "image files, OpenCV and albumentations, 4 batches, new workers",
+        lambda folder: ReadByOpencv(folder, 128),
+        persistent=False,
+        needs="albumentations",
+    ),
     Row("v2 on tensors", lambda _: Augmented(300, OnTensors())),
     Row("v2 on tensors, in the caller", lambda _: Augmented(150, OnTensors()), workers=0),
     Row("JPEGs in memory, whole, as arrays", lambda _: OpenedInMemory(2_000)),
