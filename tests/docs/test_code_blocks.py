@@ -2,11 +2,13 @@
 
 The blocks of a page run one after the other, in one namespace and in a folder with some images. A block that
 can't run here follows a comment in its page, `<!-- not executed: REASON -->`; it is compiled all the same.
+So is one after `<!-- executed with PACKAGE -->`, if that isn't installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 from importlib import metadata
@@ -34,7 +36,8 @@ PAGES = sorted(
 )
 TUTORIAL = "docs/tutorial.md"
 BLOCK = re.compile(
-    r"^(?P<indent> *)(?:<!-- not executed: (?P<reason>[^>]+) -->\s*)?```python\n(?P<code>.*?)^ *```$",
+    r"^(?P<indent> *)(?:<!-- (?:not executed: (?P<reason>[^>]+)|executed with (?P<package>\w+)) -->\s*)?"
+    r"```python\n(?P<code>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -46,7 +49,9 @@ def blocks(page: str) -> list[tuple[int, str, str | None]]:
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code")) + 1
         code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
-        found.append((line, code, match["reason"]))
+        package = match["package"]
+        missing = package is not None and importlib.util.find_spec(package) is None
+        found.append((line, code, f"{package} isn't installed" if missing else match["reason"]))
     return found
 
 

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 23
+#define HR_ABI_VERSION 24
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -71,7 +71,7 @@ typedef struct hr_pipeline {
   int32_t op_count; /* 0 to 64 */
   int32_t height;   /* of every output, in pixels */
   int32_t width;
-  int32_t dtype;                 /* 0 uint8, 1 float16, 2 bfloat16, 3 float32 */
+  int32_t dtype;                 /* 0 uint8, 1 float16, 2 bfloat16, 3 float32, 4 int64 */
   int32_t layout;                /* 0 NCHW, 1 NHWC */
   int32_t pillow_vertical_first; /* 1: resize like Pillow >= 13, 0: like Pillow 12 */
   uint32_t decoders;             /* bit i: decoder i of hr_decoder_name() may be used */
@@ -258,9 +258,14 @@ typedef struct hr_render_job {
   int32_t pillow_vertical_first; /* as in hr_pipeline */
   uint32_t decoders;             /* as in hr_pipeline */
   int32_t code;                  /* set when it is rendered: HR_OK, or why there is no output */
+  int32_t frame[2];   /* height and width of a larger output, whose upper left corner the image is;
+                       * the rest becomes 0. 0: the output is the image */
+  int32_t patches[4]; /* the edge of the squares that the image is cut into, if not 0: one after
+                       * another, in blocks of patches[1] × patches[1] of them, and each plane
+                       * patches[2] times. The last isn't used */
   const hr_pipeline* pipeline;   /* what is done to the window; it must not be NULL */
   const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
-  void* output;                  /* one sample of the pipeline */
+  void* output;                  /* one sample of the pipeline, its frame or its patches */
 } hr_render_job;
 
 /* size[2]: width and height in pixels, from the header of an image file that native code reads. */
@@ -351,9 +356,10 @@ HR_API int32_t hr_fill_image(void* context, uint8_t* out, uint64_t size);
 HR_API int32_t hr_images_render(const hr_image_fill* const* images, void* const* outputs,
                                 const int32_t* layouts, int32_t count);
 
-/* Images that need as many bytes each, one after another. */
+/* Images in one piece of memory. */
 typedef struct hr_image_list {
   const hr_image_fill* const* images;
+  const uint64_t* offsets; /* of each, in bytes */
   int32_t count;
   int32_t layout; /* of all of them, or -1 for their own */
 } hr_image_list;

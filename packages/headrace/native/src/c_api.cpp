@@ -85,7 +85,7 @@ const char* check_pipeline(const hr_pipeline* p) {
   if (p->views < 0 || (p->views > 0 && p->height % p->views != 0)) {
     return "the pipeline's height isn't that of its views";
   }
-  if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
+  if (p->dtype < 0 || p->dtype > 4) return "the pipeline's dtype is unknown";
   if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
   const bool pillows = p->channels == 4 && p->dtype == 0 && p->layout == 1 && p->table == nullptr;
   if (p->channels != 1 && p->channels != 3 && !pillows)
@@ -532,12 +532,12 @@ int32_t hr_images_render(const hr_image_fill* const* images, void* const* output
   });
 }
 
-int32_t hr_fill_images(void* context, uint8_t* out, uint64_t size) {
+int32_t hr_fill_images(void* context, uint8_t* out, uint64_t) {
   return guarded([&]() -> int32_t {
     const auto& list = *static_cast<const hr_image_list*>(context);
     std::vector<void*> outputs(list.count);
     const std::vector<int32_t> layouts(list.count, list.layout);
-    for (int32_t i = 0; i < list.count; ++i) outputs[i] = out + size / list.count * i;
+    for (int32_t i = 0; i < list.count; ++i) outputs[i] = out + list.offsets[i];
     return hr_images_render(list.images, outputs.data(), layouts.data(), list.count);
   });
 }

@@ -37,6 +37,56 @@ size_t first_pixel_in(const uint8_t* memory) {
   return Buffer::kPadding + (64 - address % 64) % 64;
 }
 
+SampleOutput output_of(const hr_pipeline& pipeline, void* data) {
+  return {data,
+          pipeline.height,
+          pipeline.width,
+          static_cast<Dtype>(pipeline.dtype),
+          static_cast<Layout>(pipeline.layout),
+          pipeline.table,
+          pipeline.channels};
+}
+
+size_t nbytes_of(const SampleOutput& out) {
+  return dtype_size(out.dtype) * out.channels * out.height * out.width;
+}
+
+// Zeros to the right of an image in the upper left corner, and below it.
+void clear_around(const SampleOutput& out, int height, int width) {
+  const bool planes = out.layout == Layout::kNchw;
+  const int count = planes ? out.channels : 1;
+  const size_t pixel = dtype_size(out.dtype) * (planes ? 1 : out.channels);
+  const size_t row = pixel * out.width, image = pixel * width;
+  uint8_t* plane = static_cast<uint8_t*>(out.data);
+  for (int c = 0; c < count; ++c, plane += row * out.height) {
+    for (int y = 0; y < height; ++y) std::memset(plane + row * y + image, 0, row - image);
+    std::memset(plane + row * height, 0, row * (out.height - height));
+  }
+}
+
+// As hr_render_job::patches says. `out` is memory for one patch.
+void store_patches(const ConstImageView& rendered, const SampleOutput& out, const int32_t* patches,
+                   uint8_t* to) {
+  const int size = patches[0], merged = patches[1], repeats = patches[2];
+  const bool planes = out.layout == Layout::kNchw;
+  const int count = planes ? out.channels : 1;
+  const size_t nbytes = nbytes_of(out) / count;
+  const auto store = [&](int x, int y) {
+    store_rows(part_of(rendered, {x, y, size, size}), out, 0, 0);
+    for (int c = 0; c < count; ++c) {
+      for (int i = 0; i < repeats; ++i, to += nbytes)
+        std::memcpy(to, static_cast<const uint8_t*>(out.data) + nbytes * c, nbytes);
+    }
+  };
+  const int block = size * merged;
+  for (int y = 0; y < rendered.height; y += block) {
+    for (int x = 0; x < rendered.width; x += block) {
+      for (int i = 0; i < merged * merged; ++i)
+        store(x + i % merged * size, y + i / merged * size);
+    }
+  }
+}
+
 // Of images of the same file.
 Code render_together(Renderer* renderer, const hr_image_fill& image,
                             std::vector<hr_render_job>* jobs) {
@@ -244,8 +294,7 @@ Code Renderer::finish(const Plan& plan, ConstImageView pixels, bool gray,
   const bool resized_or_mirrored =
       resize.in_w != resize.out_w || resize.in_h != resize.out_h || resize.flip_x || resize.flip_y;
   if (pipeline.op_count == 0 && !resized_or_mirrored) {  // a copy takes longer than storing it
-    store_sample(pixels, pipeline, job.output);
-    return Code::kOk;
+    return store(pixels, job);
   }
   const Rect needed = Runner::source_rect(program_);
   const ImageView input = runner_.input(program_);
@@ -260,7 +309,32 @@ Code Renderer::finish(const Plan& plan, ConstImageView pixels, bool gray,
   ImageView rendered;
   code = runner_.run(program_, pipeline, job.draws, &rendered);
   if (code != Code::kOk) return code;
-  store_sample(rendered, pipeline, job.output);
+  return store(rendered, job);
+}
+
+Code Renderer::store(const ConstImageView& rendered, const hr_render_job& job) {
+  SampleOutput out = output_of(*job.pipeline, job.output);
+  if (job.patches[0] != 0) {
+    const int size = job.patches[0], block = size * job.patches[1];
+    if (block < 1 || rendered.width % block != 0 || rendered.height % block != 0)
+      return Code::kInvalidArgument;
+    out.height = out.width = size;
+    uint8_t* const patch = patch_.reserve(nbytes_of(out));
+    if (patch == nullptr) return Code::kOutOfMemory;
+    out.data = patch;
+    store_patches(rendered, out, job.patches, static_cast<uint8_t*>(job.output));
+    return Code::kOk;
+  }
+  if (job.frame[0] == 0) {
+    store_sample(rendered, *job.pipeline, job.output);
+    return Code::kOk;
+  }
+  if (job.frame[0] < rendered.height || job.frame[1] < rendered.width)
+    return Code::kInvalidArgument;
+  out.height = job.frame[0];
+  out.width = job.frame[1];
+  store_rows(rendered, out, 0, 0);
+  clear_around(out, rendered.height, rendered.width);
   return Code::kOk;
 }
 

@@ -59,9 +59,12 @@ class Renderer {
   Code decode(uint32_t decoders, const Rect& rect, ImageView* pixels);
   // `gray`: the pixels are those of convert("L") already, where that is asked for.
   Code finish(const Plan& plan, ConstImageView pixels, bool gray, const hr_render_job& job);
+  // Writes the finished pixels to a job's output.
+  Code store(const ConstImageView& rendered, const hr_render_job& job);
 
   ImageDecoder decoder_;
   Buffer padded_;
+  Buffer patch_;
   Image decoded_;
   Image luma_;
   Image resized_;

@@ -161,15 +161,17 @@ def replace_kernel(
     return functools.partial(kernels.__setitem__, cls, original)
 
 
-def replace_stack(build: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None] | None:
-    """Has `torch.stack` be what `build` makes of it, which TorchScript takes for torch's own.
+def replace_function(
+    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    """Has `torch.NAME` be what `build` makes of it, which TorchScript takes for torch's own.
 
     Returns:
         A function that puts torch's back, or None if it isn't torch's own, or TorchScript's table is gone.
     """
-    if not isinstance(torch.stack, types.BuiltinFunctionType):
+    if not isinstance(getattr(torch, name), types.BuiltinFunctionType):
         return None
-    return _replace_builtin(torch, "stack", "aten", build)
+    return _replace_builtin(torch, name, "aten", build)
 
 
 def find_image_op(name: str) -> Any:

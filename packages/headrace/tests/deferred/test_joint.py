@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
-from torchvision import tv_tensors
+from torchvision import datasets, tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
@@ -157,8 +159,11 @@ def test_images_of_several_sizes_are_padded_as_by_torchs_loader(collate: Any, ro
 
 
 @pytest.mark.parametrize("preset", SEGMENTATION)
-def test_presets_for_segmentation_give_the_batches_of_torchs_loader(preset: str, root: Path) -> None:
-    assert_batches_equal(Joint(root, v2.Compose(SEGMENTATION[preset]), "mask"), None)
+@pytest.mark.parametrize("collate", [None, in_lists])
+def test_presets_for_segmentation_give_the_batches_of_torchs_loader(
+    preset: str, collate: Any, root: Path
+) -> None:
+    assert_batches_equal(Joint(root, v2.Compose(SEGMENTATION[preset]), "mask"), collate)
 
 
 def scaled(image: Any, target: Any) -> Any:
@@ -170,3 +175,93 @@ def test_conversions_outside_of_a_compose_give_torchs_values(root: Path) -> None
     joint = v2.Compose([v2.Resize((40, 48), interpolation=InterpolationMode.BICUBIC), FLIP])
     dataset = Joint(root, lambda image, target: scaled(*joint(image, target)), "pair")
     assert_batches_equal(dataset, in_lists)
+
+
+@pytest.fixture(scope="module")
+def voc(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images and masks in the folders of Pascal VOC, with boxes."""
+    folder = tmp_path_factory.mktemp("voc")
+    base = folder / "VOCdevkit" / "VOC2012"
+    for part in (
+        "JPEGImages",
+        "SegmentationClass",
+        "Annotations",
+        "ImageSets/Main",
+        "ImageSets/Segmentation",
+    ):
+        (base / part).mkdir(parents=True)
+    names = [f"2012_{number:06}" for number in range(SAMPLES)]
+    for number, name in enumerate(names):
+        (base / "JPEGImages" / f"{name}.jpg").write_bytes((root / f"{number}.jpg").read_bytes())
+        (base / "SegmentationClass" / f"{name}.png").write_bytes((root / f"{number}.png").read_bytes())
+        objects = "".join(
+            f"<object><name>{kind}</name><bndbox><xmin>{left}</xmin><ymin>{left}</ymin>"
+            f"<xmax>{left + 20 + number}</xmax><ymax>{left + 30}</ymax></bndbox></object>"
+            for kind, left in (("dog", 2), ("person", 9))
+        )
+        size = f"<size><width>{60 + 5 * number}</width><height>{90 - 4 * number}</height></size>"
+        (base / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+    for part in ("Main", "Segmentation"):
+        (base / "ImageSets" / part / "train.txt").write_text("\n".join(names))
+    return folder
+
+
+@pytest.mark.parametrize("preset", ["ssd", "multiscale"])
+def test_torchvisions_dataset_of_voc_with_boxes(preset: str, voc: Path) -> None:
+    dataset = datasets.VOCDetection(voc, transforms=v2.Compose(DETECTION[preset]))
+    wrapped = datasets.wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels"))
+    assert_batches_equal(wrapped, in_lists)
+
+
+def test_torchvisions_dataset_of_voc_with_masks(voc: Path) -> None:
+    dataset = datasets.VOCSegmentation(voc, transforms=v2.Compose(SEGMENTATION["images"]))
+    assert_batches_equal(datasets.wrap_dataset_for_transforms_v2(dataset), None)
+
+
+class Coco(Dataset[Any]):
+    """Images with the boxes and polygons of a JSON file, as DETR's scripts read them."""
+
+    def __init__(self, root: Path, file: Path, transform: Callable[..., Any]) -> None:
+        content = json.loads(file.read_text())
+        self.root, self.transform, self.images = root, transform, content["images"]
+        self.annotations: dict[int, list[Any]] = defaultdict(list)
+        for each in content["annotations"]:
+            self.annotations[each["image_id"]].append(each)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        facts = self.images[index]
+        image = Image.open(self.root / facts["file_name"]).convert("RGB")
+        found = self.annotations[facts["id"]]
+        masks = [Image.new("L", image.size) for _ in found]
+        for mask, each in zip(masks, found, strict=True):
+            ImageDraw.Draw(mask).polygon(each["segmentation"][0], fill=1)
+        size = (facts["height"], facts["width"])
+        target = {
+            "image_id": facts["id"],
+            "boxes": tv_tensors.BoundingBoxes([e["bbox"] for e in found], format="XYWH", canvas_size=size),
+            "masks": tv_tensors.Mask(np.stack([np.asarray(mask) for mask in masks])),
+            "labels": torch.tensor([each["category_id"] for each in found]),
+        }
+        return self.transform(image, target)
+
+
+def test_a_coco_file_with_polygons(root: Path, tmp_path: Path) -> None:
+    images, annotations = [], []
+    for number in range(SAMPLES):
+        facts = {"id": 40 + number, "width": 60 + 5 * number, "height": 90 - 4 * number}
+        images.append({**facts, "file_name": f"{number}.jpg"})
+        for kind in (1, 2):
+            left, top, right, bottom = 3 * kind, 2 * kind, 40 + number, 30 + 2 * kind
+            annotation = {"image_id": facts["id"], "category_id": kind}
+            annotation["bbox"] = [left, top, right - left, bottom - top]
+            annotation["segmentation"] = [[left, top, right, top, right, bottom, left, bottom]]
+            annotations.append(annotation)
+    file = tmp_path / "instances.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    for preset in ("lsj", "multiscale"):
+        transform = v2.Compose([*DETECTION[preset][:-1], NORMALIZE, v2.ToPureTensor()])
+        collate = padded if preset == "multiscale" else in_lists
+        assert_batches_equal(Coco(root, file, transform), collate)

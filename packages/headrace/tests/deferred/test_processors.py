@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from torchvision import datasets
 
 import headrace
+from headrace._native import deferred
 from support.jpegs import cmyk, image_folder, jpeg
 
 pytest.importorskip(
@@ -34,7 +35,12 @@ PROCESSORS: dict[str, Callable[[], Any]] = {
     "ViT, padded": lambda: transformers.ViTImageProcessor(
         size=SMALL, do_pad=True, pad_size={"height": 60, "width": 70}
     ),
+    "ViT, other statistics": lambda: transformers.ViTImageProcessor(
+        size=SMALL, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.7], rescale_factor=1 / 127
+    ),
     "ViT with Pillow": lambda: transformers.ViTImageProcessorPil(size=SMALL),
+    "CLIP with Pillow": transformers.CLIPImageProcessorPil,
+    "SigLIP with Pillow": lambda: transformers.SiglipImageProcessorPil(size=SMALL),
     "DeiT, a crop larger than the image": lambda: transformers.DeiTImageProcessor(
         size=SMALL, crop_size={"height": 47, "width": 67}
     ),
@@ -54,8 +60,34 @@ RAGGED: dict[str, Callable[[], Any]] = {
     "Qwen2-VL, one frame": lambda: transformers.Qwen2VLImageProcessor(
         size={"shortest_edge": 56 * 56, "longest_edge": 84 * 112}, temporal_patch_size=1
     ),
+    "Qwen 3": lambda: transformers.Qwen2VLImageProcessor(
+        patch_size=16, min_pixels=64 * 64, max_pixels=128 * 128, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    ),
+    "Qwen2-VL, unmerged": lambda: transformers.Qwen2VLImageProcessor(
+        merge_size=1, min_pixels=56 * 56, max_pixels=112 * 112, do_normalize=False
+    ),
+    "Qwen2-VL with Pillow": lambda: transformers.Qwen2VLImageProcessorPil(
+        min_pixels=56 * 56, max_pixels=112 * 112
+    ),
+    "DETR, padded to a size": lambda: transformers.DetrImageProcessor(
+        size={"shortest_edge": 50, "longest_edge": 90}, pad_size={"height": 101, "width": 96}
+    ),
+    "DETR, levels": lambda: transformers.DetrImageProcessor(
+        size={"shortest_edge": 50, "longest_edge": 90}, do_rescale=False, do_normalize=False
+    ),
+    "DETR with Pillow": lambda: transformers.DetrImageProcessorPil(
+        size={"shortest_edge": 50, "longest_edge": 90}
+    ),
     **PROCESSORS,
 }
+# Of one call, in place of the processor's own.
+ARGUMENTS: list[dict[str, Any]] = [
+    {"image_mean": [0.3, 0.2, 0.1], "do_resize": True},
+    {"do_rescale": False},
+    {"do_normalize": False, "rescale_factor": 0.5},
+    {"size": {"height": 33, "width": 70}, "resample": 0},
+    {"disable_grouping": False},
+]
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +160,31 @@ def test_a_dataset_that_calls_a_processor_gets_its_values(name: str, files: list
 @pytest.mark.parametrize("name", RAGGED)
 def test_a_collate_function_that_calls_a_processor_gets_its_values(name: str, files: list[Path]) -> None:
     collate = InBatches(RAGGED[name]())
+    assert_equal(Images(files, None, convert=True), batch_size=3, collate_fn=collate)
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_arguments_of_a_call_count(arguments: dict[str, Any], files: list[Path]) -> None:
+    processor = transformers.ViTImageProcessor(size=SMALL)
+
+    def collate(images: Any) -> dict[str, Any]:
+        usual = processor(images=list(images), return_tensors="pt")
+        given = processor(images=list(images), return_tensors="pt", **arguments)
+        return {"usual": usual["pixel_values"], "given": given["pixel_values"].double()}
+
+    assert_equal(Images(files, None, convert=True), batch_size=3, collate_fn=collate)
+
+
+class OtherPatches(transformers.Qwen2VLImageProcessor):
+    """Cuts images in an order of its own."""
+
+    def patchify(self, images: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        patches, rows, columns = super().patchify(images.flip(-1), *args, **kwargs)
+        return patches.flip(1), rows, columns
+
+
+def test_patches_of_ones_own(files: list[Path]) -> None:
+    collate = InBatches(OtherPatches(min_pixels=56 * 56, max_pixels=112 * 112))
     assert_equal(Images(files, None, convert=True), batch_size=3, collate_fn=collate)
 
 
@@ -206,3 +263,16 @@ def test_native_code_makes_the_values(name: str, files: list[Path]) -> None:
         list(loader)
         text = " ".join(loader.explain().split())
         assert "writes the tensors (5 images, 5 tensors" in text, text
+
+
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen 3", "DETR"])
+def test_native_code_makes_patches_and_padded_images(name: str, files: list[Path]) -> None:
+    collate = InBatches(RAGGED[name]())
+    jpegs = [path for path in files if path.suffix == ".jpg" and mode_of(path) == "RGB"][:5]
+
+    def state(images: Any) -> int:
+        batch = collate(images)
+        return deferred.state(batch["pixel_values"].data_ptr())
+
+    loader = headrace.DataLoader(Images(jpegs, None, convert=True), 5, num_workers=1, collate_fn=state)
+    assert list(loader) == [deferred.UNTOUCHED]

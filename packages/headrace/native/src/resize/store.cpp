@@ -101,7 +101,8 @@ void look_up(const uint8_t* levels, size_t count, const SampleOutput& out, int c
   const void* table = static_cast<const uint8_t*>(out.table) + c * 256 * size;
   const Lookup lookup = size == 1   ? lookup_one_by_one<uint8_t>
                         : size == 2 ? kernels.lookup16
-                                    : kernels.lookup32;
+                        : size == 4 ? kernels.lookup32
+                                    : lookup_one_by_one<uint64_t>;
   lookup(levels, count, table, to, stream);
 }
 
@@ -111,14 +112,15 @@ void store_values(const ConstImageView& source, const SampleOutput& out, const T
   const bool interleaved = out.layout == Layout::kNhwc && out.channels == 3;
   const Interleave interleave = target.element == 1   ? interleave_one_by_one<uint8_t>
                                 : target.element == 2 ? kernels.interleave16
-                                                      : kernels.interleave32;
+                                : target.element == 4 ? kernels.interleave32
+                                                      : interleave_one_by_one<uint64_t>;
   const bool stream =
       target.element * out.channels * out.height * static_cast<size_t>(out.width) >= kStreamedBytes;
   const int chunk = interleaved ? kInterleavedChunk : kChunk;
   const bool joined = source.width == out.width;
   for_each_run(source.width, source.height, joined, chunk, [&](const Run& run) {
     alignas(64) uint8_t levels[3][kChunk];
-    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
+    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(uint64_t)];
     for (int i = 0; i < run.rows; ++i) {
       const size_t start = static_cast<size_t>(i) * run.width;
       uint8_t* const planes[3] = {levels[0] + start, levels[1] + start, levels[2] + start};

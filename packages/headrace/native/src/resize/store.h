@@ -9,11 +9,18 @@
 namespace headrace {
 
 // Values are part of the C ABI.
-enum class Dtype : int32_t { kUint8 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat32 = 3 };
+enum class Dtype : int32_t {
+  kUint8 = 0,
+  kFloat16 = 1,
+  kBfloat16 = 2,
+  kFloat32 = 3,
+  kInt64 = 4
+};
 enum class Layout : int32_t { kNchw = 0, kNhwc = 1 };
 
 constexpr size_t dtype_size(Dtype dtype) {
-  return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
+  constexpr size_t kSizes[] = {1, 2, 2, 4, 8};
+  return kSizes[static_cast<int32_t>(dtype)];
 }
 
 // One sample's place in the batch: channels × height × width elements (kNchw) or height × width ×

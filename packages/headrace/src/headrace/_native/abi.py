@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 23
+ABI_VERSION = 24
 STAGES = 5
 DECODERS = 8
 INFLATED = 1 << 30  # beside the decoders
@@ -107,7 +107,7 @@ class RenderJob(Structure):
 
     _fields_ = (
         *_fields("int32_t crop[4], width, height, filter, window[4], flip_x, flip_y, pillow_vertical_first"),
-        *_fields("uint32_t decoders; int32_t code"),
+        *_fields("uint32_t decoders; int32_t code, frame[2], patches[4]"),
         ("pipeline", POINTER(Pipeline)),
         *_fields("void* draws, output"),
     )
@@ -131,7 +131,7 @@ class ImageFill(Structure):
 class ImageList(Structure):
     """hr_image_list."""
 
-    _fields_ = (*_fields("void* images; int32_t count, layout"),)
+    _fields_ = (*_fields("void* images, offsets; int32_t count, layout"),)
 
 
 class DeferredCounts(Structure):

@@ -115,7 +115,7 @@ def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
 
 # hr_image_fill, and the hr_pipeline that it points to: to pack their fields takes a fifth of the time that
 # ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
-_LAYOUT = struct.Struct("=3Q18i3Q" + "Q11i4xqQ")
+_LAYOUT = struct.Struct("=3Q24i3Q" + "Q11i4xqQ")
 _PIPELINE_AT = ctypes.sizeof(abi.ImageFill)
 _NO_PIXELS = (0, 0, 0)
 _BLOCK: Any = ctypes.c_char * _LAYOUT.size
@@ -167,11 +167,14 @@ class ImageFill:
         size: (width, height) of the result.
         keep: what the data's address is valid with.
         flags: as of a `render.RenderJob`.
+        frame: (height, width) of larger memory, whose upper left corner the image is; the rest becomes 0.
+        patches: the edge of the squares that it is cut into, the number of them along the edge of a block,
+            and how often each plane is repeated.
     """
 
     __slots__ = ("_keep", "address")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the fields of a struct)
         self,
         data: tuple[int, int],
         decoded: render.DecodedImage | None,
@@ -180,6 +183,8 @@ class ImageFill:
         size: tuple[int, int],
         keep: Any,
         flags: int,
+        frame: tuple[int, int] = (0, 0),
+        patches: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         block = _BLOCK()
         self.address = address = ctypes.addressof(block)
@@ -187,8 +192,9 @@ class ImageFill:
         pixels = _NO_PIXELS if decoded is None else (decoded.address, *decoded.size)
         (vertical_first, decoders), head, tail, draws, _ = form
         rules = vertical_first, decoders | flags
-        values = *data, *pixels, *geometry, *rules, abi.OK, address + _PIPELINE_AT, draws, 0, *head
-        _LAYOUT.pack_into(block, 0, *values, size[1], size[0], *tail)
+        values = *data, *pixels, *geometry, *rules, abi.OK, *frame, *patches, 0
+        pipeline = *head, size[1], size[0], *tail
+        _LAYOUT.pack_into(block, 0, *values, address + _PIPELINE_AT, draws, 0, *pipeline)
 
     def check(self) -> None:
         """Raises NativeError if it can't be made."""
@@ -249,21 +255,29 @@ def _filling_images() -> int:
 
 
 class Piece:
-    """A piece of deferred memory for images of one size, one after another. Its memory holds it.
+    """A piece of deferred memory for images, one after another. Its memory holds it.
 
     Args:
         fills: what makes each of them.
         nbytes: of all of them.
         layout: how each is stored, as in hr_pipeline, or None for what its fill says.
+        offsets: where each begins, in bytes, or None if all have the same size.
 
     Attributes:
         address: of the first byte, once `take_piece` was called.
     """
 
-    __slots__ = ("__weakref__", "_list", "address", "fills", "layout", "nbytes")
+    __slots__ = ("__weakref__", "_list", "address", "fills", "layout", "nbytes", "offsets")
 
-    def __init__(self, fills: Sequence[ImageFill | CopyFill], nbytes: int, layout: int | None = None) -> None:
+    def __init__(
+        self,
+        fills: Sequence[ImageFill | CopyFill],
+        nbytes: int,
+        layout: int | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> None:
         self.fills, self.nbytes, self.layout = fills, nbytes, -1 if layout is None else layout
+        self.offsets = range(0, nbytes, nbytes // len(fills)) if offsets is None else offsets
         self.address = 0
 
     def take(self) -> Any:
@@ -272,14 +286,38 @@ class Piece:
             self._list: Any = None
             fill, context = filling_image(), self.fills[0].address
         else:
-            images = np.array([fill.address for fill in self.fills], np.uint64)
-            self._list = abi.ImageList(images.ctypes.data, len(images), self.layout), images
+            images = np.array([[fill.address for fill in self.fills], self.offsets], np.uint64)
+            places = images.ctypes.data, images.ctypes.data + images.strides[0]
+            self._list = abi.ImageList(*places, len(self.fills), self.layout), images
             fill, context = _filling_images(), ctypes.addressof(self._list[0])
         memory = take(self.nbytes, fill, context, self)
         if memory is not None:
             self.address = memory.address
             _pieces[context] = self
         return memory
+
+
+class ZerosPiece(Piece):
+    """A piece of zeros for images of one size, in each of which an image may be put.
+
+    Args:
+        count: of the images.
+        nbytes: of each.
+    """
+
+    __slots__ = ("each_nbytes", "put_in")
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        zeros = CopyFill(np.zeros(nbytes, np.uint8))
+        super().__init__([zeros] * count, count * nbytes, layout=0)
+        self.each_nbytes = nbytes
+        self.put_in: dict[int, ImageFill] = {}
+
+    def put(self, number: int, fill: ImageFill) -> None:
+        """Has an image made of a fill. To be called after `take`, once for each, if it is untouched."""
+        self.put_in[number] = fill
+        self.fills = [*self.fills[:number], fill, *self.fills[number + 1 :]]
+        self._list[1][0, number] = fill.address
 
 
 # By the address of what fills them. A piece goes when its memory does.
@@ -299,10 +337,9 @@ def render_pieces(pieces: Sequence[Piece], addresses: Sequence[int]) -> None:
     outputs: list[int] = []
     orders: list[int] = []
     for piece, address in zip(pieces, addresses, strict=True):
-        count = len(piece.fills)
         images += [fill.address for fill in piece.fills]
-        outputs += range(address, address + piece.nbytes, piece.nbytes // count)
-        orders += [piece.layout] * count
+        outputs += [address + offset for offset in piece.offsets]
+        orders += [piece.layout] * len(piece.fills)
     places, layouts = np.array([images, outputs], np.uint64), np.array(orders, np.int32)
     code = ffi.library().hr_images_render(
         places.ctypes.data,

@@ -21,9 +21,10 @@ from headrace.deferred.chain import Chain, Counter, File
 from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order, laid_out
 
 # By `Store.dtype`. NumPy has no bfloat16: there are no such arrays.
-ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32)))
-TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32, np.int64)))
+TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int64)
 AXES = ("HW", "HWC", "CHW")
+PATCHES = "P"  # in place of axes
 in_batches = Counter()  # tensors that became part of a deferred batch
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
 MOST_HELD_NBYTES = 256 << 20
@@ -35,36 +36,66 @@ class Recipe(NamedTuple):
     Attributes:
         chain: the steps from a file to its pixels.
         store: how they lie in memory, and what each level becomes.
-        axes: the order of its axes, one of `AXES`; "HW" only for one channel.
+        axes: the order of its axes, one of `AXES`; "HW" only for one channel. `PATCHES`: [1, patches, values]
+            of an image that is cut into squares.
+        frame: (height, width) if the image is the upper left corner of zeros, else (0, 0).
+        patches: how it is cut, as of `deferred.ImageFill`.
     """
 
     chain: Chain
     store: Store
     axes: str
+    frame: tuple[int, int] = (0, 0)
+    patches: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The lengths of the axes."""
+        if self.axes == PATCHES:
+            values = self.store.channels * self.patches[2] * self.patches[0] ** 2
+            return 1, self.nbytes // (values * ITEM_NBYTES[self.store.dtype]), values
         return tuple(map(self.lengths.__getitem__, self.axes))
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from a value to the next one along each axis."""
+        if self.axes == PATCHES:
+            item = ITEM_NBYTES[self.store.dtype]
+            return self.nbytes, self.shape[2] * item, item
         return tuple(map(self.distances.__getitem__, self.axes))
 
     @property
     def lengths(self) -> dict[str, int]:
         """The height, width and number of channels."""
-        width, height = self.chain.shown
+        width, height = self.size
         return {"H": height, "W": width, "C": self.store.channels}
 
     @property
     def distances(self) -> dict[str, int]:
         """Bytes from a row, column and channel to the next one."""
-        item, channels, (width, height) = ITEM_NBYTES[self.store.dtype], self.store.channels, self.chain.shown
+        item, channels, (width, height) = ITEM_NBYTES[self.store.dtype], self.store.channels, self.size
         if self.store.rows_of_pixels:
             return {"H": item * channels * width, "W": item * channels, "C": item}
         return {"H": item * width, "W": item, "C": item * width * height}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image, with the zeros around it."""
+        return self.frame[::-1] if self.frame[0] else self.chain.shown
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.store.nbytes(self.size) * max(1, self.patches[2])
+
+    @property
+    def is_image(self) -> bool:
+        """True if the values are those of an image and nothing else."""
+        return self.frame == (0, 0) and self.axes != PATCHES
+
+    def fill(self) -> deferred.ImageFill:
+        """The maker of the values."""
+        return self.chain.fill(self.store, self.frame, self.patches)
 
     def array(self) -> npt.NDArray[Any] | None:
         """A new array, which may be written, or None if it can't be made like that."""
@@ -86,11 +117,13 @@ class Recipe(NamedTuple):
         chain = None if min(self.chain.shown) < 2 else self.chain.checked()
         if chain is None:
             return None
-        nbytes, file = self.store.nbytes(chain.shown), chain.file
+        nbytes, file = self.nbytes, chain.file
         if file.certain and nbytes <= deferred.MOST_NBYTES and File.held_nbytes <= MOST_HELD_NBYTES:
-            memory = _ArrayPiece(self, chain.fill(self.store)).take()
+            memory = _ArrayPiece(self, self._replace(chain=chain).fill()).take()
             if memory is not None:
                 return memory
+        if not self.is_image:
+            return None
         buffer = np.empty(nbytes, np.uint8)
         return buffer if chain.write(self.store, buffer.ctypes.data) else None
 
@@ -108,7 +141,7 @@ class _ArrayPiece(deferred.Piece):
     __slots__ = ("recipe", "shape", "stacked", "strides", "used")
 
     def __init__(self, recipe: Recipe, fill: deferred.ImageFill) -> None:
-        super().__init__((fill,), recipe.store.nbytes(recipe.chain.shown))
+        super().__init__((fill,), recipe.nbytes)
         self.recipe, self.shape, self.strides = recipe, recipe.shape, recipe.strides
         self.used = self.stacked = False
 
@@ -128,9 +161,9 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
     dtype, shape = tensors[0].dtype, tensors[0].shape
     if not all(tensor.dtype is dtype and tensor.shape == shape for tensor in tensors):
         return None
-    found = [_find(tensor) for tensor in tensors]
+    found = [find(tensor) for tensor in tensors]
     axes = {recipe.axes for _, recipe in filter(None, found)}
-    if 2 * found.count(None) > len(tensors) or len(axes) != 1 or shape.numel() == 0:
+    if 2 * found.count(None) > len(tensors) or len(axes) != 1 or PATCHES in axes:
         return None
     pieces = [piece for piece, _ in filter(None, found)]
     if any(piece.stacked for piece in pieces):
@@ -167,22 +200,24 @@ def _fill_of(found: tuple[_ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> 
     """The maker of a tensor's values, which may have been touched, or None if they can't be copied."""
     if found is not None:
         piece, recipe = found
-        return piece.fills[0] if recipe is piece.recipe else recipe.chain.fill(recipe.store)
-    if type(tensor) is not torch.Tensor or _address_of(tensor) == 0 or tensor.device.type != "cpu":
+        return piece.fills[0] if recipe is piece.recipe else recipe.fill()
+    if type(tensor) is not torch.Tensor or address_of(tensor) == 0 or tensor.device.type != "cpu":
         return None
     return deferred.CopyFill(tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy())
 
 
 def recipe_of(x: Any) -> Recipe | None:
-    """The recipe of an array or tensor that nobody has touched, or of a rectangle of one, else None.
+    """The recipe of an untouched array or tensor of an image, or of a rectangle of one, else None.
 
     To be called once for each array that is made of it: what takes long is done in its memory before the
     second one, rather than for each of them.
     """
-    found = _find(x)
+    found = find(x)
     if found is None:
         return None
     piece, recipe = found
+    if not recipe.is_image:
+        return None
     if piece.used and recipe.chain.steps:
         deferred.touch(piece.address)
         return None
@@ -190,7 +225,7 @@ def recipe_of(x: Any) -> Recipe | None:
     return recipe
 
 
-def _find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
+def find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
     """The deferred memory that `x` lies in, and what `x` will hold, or None."""
     kind = type(x)
     dtypes: Any
@@ -200,7 +235,7 @@ def _find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
     if kind is np.ndarray:
         address, dtypes = x.__array_interface__["data"][0], ARRAY_DTYPES
     elif kind is torch.Tensor:
-        address, dtypes = _address_of(x), TENSOR_DTYPES
+        address, dtypes = address_of(x), TENSOR_DTYPES
     else:
         return None
     piece = deferred.piece_at(address) if address else None
@@ -215,7 +250,7 @@ def _find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
     return None if seen is None else (piece, seen)
 
 
-def _address_of(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     """The address of a tensor's first value, or 0 if its values aren't those in its memory, or somebody asks
     how they were computed."""
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_neg():
@@ -229,7 +264,9 @@ def _address_of(tensor: torch.Tensor) -> int:
 def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
     """The recipe of a view whose first value lies `offset` bytes behind the memory's first one, with
     `strides` in bytes, or None if it is no rectangle."""
-    axes = _axes_of(recipe, shape, strides)
+    if recipe.axes == PATCHES and offset == 0 and shape == recipe.shape[1:] and strides == recipe.strides[1:]:
+        return recipe
+    axes = _axes_of(recipe, shape, strides) if recipe.is_image else None
     if axes is None:
         return None
     lengths, distances = recipe.lengths, recipe.distances

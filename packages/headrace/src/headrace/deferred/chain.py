@@ -320,8 +320,11 @@ class Chain(NamedTuple):
     def _pillows_store(self) -> Store:
         return PILLOW_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
 
-    def fill(self, store: Store) -> deferred.ImageFill:
-        """The native form of all this, which makes the pixels when they are asked for."""
+    def fill(
+        self, store: Store, frame: tuple[int, int] = (0, 0), patches: tuple[int, int, int] = (0, 0, 0)
+    ) -> deferred.ImageFill:
+        """The native form of all this, which makes the pixels when they are asked for. `frame` and `patches`
+        are as of `deferred.ImageFill`."""
         gray = self.mode != "RGB"
         if self.steps:
             form = deferred.Form.of(*native_form(self.steps, self.shown, store, gray=gray))
@@ -330,7 +333,8 @@ class Chain(NamedTuple):
         geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
         file = self.file
         place = deferred.address_of(file.data), len(file.data)
-        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, file, file.flags)
+        end = file, file.flags, frame, patches
+        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, *end)
 
     def _job(self, store: Store, address: int) -> render.RenderJob:
         pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")

@@ -31,7 +31,7 @@ from headrace.transforms.levels import ConvertDtype, Normalize, ToTensor
 made = Counter()  # tensors
 
 MAX_TABLES = 64
-DTYPES = TENSOR_DTYPES[1:]  # of the tables
+DTYPES = TENSOR_DTYPES[1:4]  # of the tables
 # What the transforms call. User code may have put something else there.
 _CALLED = ((F, ("to_tensor", "pil_to_tensor", "normalize", "convert_image_dtype")), (F2, ("to_image",)))
 

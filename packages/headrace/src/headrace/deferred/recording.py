@@ -40,7 +40,7 @@ from torchvision.transforms import v2
 
 from headrace import _torch_compat
 from headrace._native import ffi
-from headrace.deferred import conversion, images, processors, tensors
+from headrace.deferred import batches, conversion, images, processors, tensors
 from headrace.deferred.arrays import stacked
 from headrace.errors import NativeError
 from headrace.records import Draw
@@ -275,7 +275,7 @@ def _jitter_colors(self: Any, image: Image.Image) -> Any:
 _CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _jitter_colors}
 
 
-# --- stacks of deferred tensors, which are deferred as well -------------------------------------------------
+# --- batches of deferred tensors, which are deferred as well ------------------------------------------------
 
 
 def _stacking(original: Function) -> Function:
@@ -283,17 +283,24 @@ def _stacking(original: Function) -> Function:
 
     @functools.wraps(original)
     def stack(*args: Any, **kwargs: Any) -> Any:
-        made = _stacked(args[0]) if len(args) == 1 and not kwargs else None
+        made = _stacked(args[0]) if _is_along_the_first(args, kwargs) else None
         return original(*args, **kwargs) if made is None else made
 
     return stack
 
 
+def _is_along_the_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether a function's arguments are tensors, and no other axis than the first."""
+    axes = (*args[1:], *kwargs.values())
+    return len(args) > 0 and kwargs.keys() <= {"dim"} and (not axes or (len(axes) == 1 and axes[0] == 0))
+
+
 def _stacked(tensors: Any) -> torch.Tensor | None:
     if type(tensors) not in (list, tuple) or not tensors:
         return None
-    if type(tensors[0]) is tv_tensors.Image:  # of which torch makes a plain tensor
-        if not all(type(tensor) is tv_tensors.Image for tensor in tensors) or _keeps_type():
+    kind = type(tensors[0])
+    if kind in (tv_tensors.Image, tv_tensors.Mask):  # of which torch makes a plain tensor
+        if not all(type(tensor) is kind for tensor in tensors) or _keeps_type():
             return None
         tensors = [tensor.as_subclass(torch.Tensor) for tensor in tensors]
     return stacked(tensors) if all(type(tensor) is torch.Tensor for tensor in tensors) else None
@@ -314,6 +321,80 @@ def _collating(original: Function) -> Function:
         return original(batch, **kwargs) if made is None else made
 
     return collate
+
+
+def _joining(original: Function) -> Function:
+    """`torch.cat` for patches of deferred images, and `original` for others."""
+
+    @functools.wraps(original)
+    def cat(*args: Any, **kwargs: Any) -> Any:
+        usual = _is_along_the_first(args, kwargs) and type(args[0]) in (list, tuple) and args[0]
+        made = batches.joined(args[0]) if usual else None
+        return original(*args, **kwargs) if made is None else made
+
+    return cat
+
+
+def _zeros(original: Function) -> Function:
+    """`torch.zeros`, deferred if images are likely to be copied there."""
+
+    @functools.wraps(original)
+    def zeros(*args: Any, **kwargs: Any) -> Any:
+        shape = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        made = _deferred_zeros(shape, kwargs, torch.get_default_dtype())
+        return original(*args, **kwargs) if made is None else made
+
+    return zeros
+
+
+def _new_zeros(original: Function) -> Function:
+    """The same for a method of tensors."""
+
+    @functools.wraps(original)
+    def new_zeros(self: Any, *args: Any, **kwargs: Any) -> Any:
+        shape = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        usual = type(self) in (torch.Tensor, tv_tensors.Image) and self.device.type == "cpu"
+        made = _deferred_zeros(shape, kwargs, self.dtype) if usual else None
+        return original(self, *args, **kwargs) if made is None else made
+
+    return new_zeros
+
+
+def _deferred_zeros(shape: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
+    usual = len(shape) == 4 and all(type(n) is int for n in shape) and kwargs.keys() <= {"dtype", "device"}
+    if not usual or torch.get_default_device().type != "cpu":
+        return None
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
+        return None
+    return batches.zeros(kwargs.get("dtype") or dtype, shape)
+
+
+def _copying(original: Function) -> Function:
+    """`Tensor.copy_`, recorded if a deferred image goes to deferred zeros."""
+
+    @functools.wraps(original)
+    def copy_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and batches.put(self, args[0]):
+            return self
+        return original(self, *args, **kwargs)
+
+    return copy_
+
+
+_PLACES = (int, slice, type(...))
+
+
+def _setting(original: Function) -> Function:
+    """The same for an assignment to a part of a tensor."""
+
+    @functools.wraps(original)
+    def setitem(self: Any, index: Any, value: Any) -> None:
+        image = type(self) is torch.Tensor and isinstance(value, torch.Tensor) and value.ndim == 3
+        part = image and type(index) is tuple and all(type(each) in _PLACES for each in index)
+        if not (part and batches.put(self[index], value)):
+            original(self, index, value)
+
+    return setitem
 
 
 # --- start and stop ------------------------------------------------------------------------------------
@@ -345,20 +426,31 @@ def start(patched: Patched | None = None) -> None:
         build = functools.partial(tensors.recording, step=step)
         for kind in (torch.Tensor, tv_tensors.Image):
             _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
+    for name, step in tensors.MASK_STEPS.items():
+        build = functools.partial(tensors.recording, step=step)
+        _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), tv_tensors.Mask, build))
     for name in IMAGE_OPS:
         _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
-    _undo.append(_torch_compat.replace_stack(_stacking))
+    _replace_torchs()
+    _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
+    _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
+    for kind, name, method in processors.methods():
+        _replace_method(kind, name, method)
+
+
+def _replace_torchs() -> None:
+    for name, function in (("stack", _stacking), ("cat", _joining), ("zeros", _zeros)):
+        _undo.append(_torch_compat.replace_function(name, function))
+    for name, function in (("new_zeros", _new_zeros), ("copy_", _copying), ("__setitem__", _setting)):
+        if name not in vars(torch.Tensor):
+            _replace_method(torch.Tensor, name, function(getattr(torch.Tensor, name)))
     functions = _torch_compat.default_collate_functions()
     if torch.Tensor in functions and not _torch_compat.default_collation_changed():
         by_torch = functions[torch.Tensor]
         functions[torch.Tensor] = _collating(by_torch)
         _undo.append(functools.partial(functions.__setitem__, torch.Tensor, by_torch))
-    _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
-    _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
-    for kind, name, method in processors.methods():
-        _replace_method(kind, name, method)
 
 
 def stop() -> None:

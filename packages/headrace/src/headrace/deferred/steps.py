@@ -31,7 +31,7 @@ MAX_EDGE = 1 << 15
 MAX_RADIUS = 100.0
 WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
 LARGEST_COEFFICIENT = 1e6
-ITEM_NBYTES = (1, 2, 2, 4)  # of a value, by `Store.dtype`
+ITEM_NBYTES = (1, 2, 2, 4, 8)  # of a value, by `Store.dtype`
 
 Levels = tuple[int, ...]
 
@@ -261,7 +261,7 @@ class Store:
 
     Attributes:
         values: address of float or uint8 [3, 256], each channel's value of each level, or None for the level.
-        dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
+        dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32, 4 int64.
         rows_of_pixels: whether the three values of a pixel lie side by side.
         keep: what the address is valid with.
         channels: 3, or 1 for the first of three equal ones; 4: as Pillow keeps RGB in memory.

@@ -9,6 +9,7 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import RGB_ROWS, Store, laid_out
 from headrace.plan.pointwise import LEVELS, look_up_levels
+from headrace.transforms.crops import Pad
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.op import MAX_SIZE, NoNativeForm
 from headrace.transforms.reading import TENSOR_FILTERS
@@ -33,6 +35,7 @@ Function = Callable[..., Any]
 Step = Callable[..., Recipe | None]
 
 MAX_TABLES = 64
+MAX_PADDING = 1 << 14
 
 
 def recording(original: Function, step: Step) -> Function:
@@ -55,16 +58,19 @@ def recorded(original: Function, step: Step, inpt: Any, *args: Any, **kwargs: An
     Args:
         step: called with `original`, the tensor's recipe, whether its values lie side by side in memory, and
             the further arguments; gives the recipe of the result, or None if the original is to be called.
-        inpt: a tensor [3, height, width], or a batch of one.
+        inpt: a tensor [3, height, width], or a batch of one; of a mask [1, height, width].
     """
-    plain = inpt.as_subclass(torch.Tensor) if type(inpt) is tv_tensors.Image else inpt
+    masks = type(inpt) is tv_tensors.Mask
+    plain = inpt.as_subclass(torch.Tensor) if masks or type(inpt) is tv_tensors.Image else inpt
     batched = type(plain) is torch.Tensor and plain.ndim == 4 and len(plain) == 1
     image = plain[0] if batched else plain
     recipe = recipe_of(image)
     if batched and plain.stride() != image.unsqueeze(0).stride():
         recipe = None
-    if recipe is None or recipe.axes != "CHW" or recipe.store.channels != 3:
+    if recipe is None or recipe.axes != "CHW" or recipe.store.channels != (1 if masks else 3):
         return original(inpt, *args, **kwargs)
+    if recipe.chain.mode == "P":  # whose steps would be taken to be of colors
+        recipe = recipe._replace(chain=recipe.chain._replace(mode="L"))
     dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
     try:
         after = step(original, recipe, dense, *args, **kwargs)
@@ -109,7 +115,7 @@ def _resize(
     if after == (height, width) or min(after) < 2:
         return None  # in the first case the tensor itself is the result
     if not dense:  # torch puts the result in planes
-        recipe = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=False))
+        recipe = _in_planes(recipe)
     return _with(recipe, recipe.chain.after(Resize(*after, number, arithmetic="torch"), ()))
 
 
@@ -133,8 +139,69 @@ def _resized_crop(
     return None if cropped is None else _resize(original, cropped, dense, *args, **kwargs)
 
 
+def _resize_mask(
+    original: Function,
+    recipe: Recipe,
+    dense: bool,
+    size: Any,
+    interpolation: Any = None,
+    max_size: int | None = None,
+    **kwargs: Any,  # noqa: ARG001  (which torchvision takes, too)
+) -> Recipe | None:
+    if interpolation == InterpolationMode.NEAREST_EXACT or isinstance(interpolation, int):
+        return None
+    return _resize(original, _in_planes(recipe), dense, size, InterpolationMode.NEAREST, max_size)
+
+
+def _pad_mask(
+    original: Function,  # noqa: ARG001
+    recipe: Recipe,
+    dense: bool,  # noqa: ARG001
+    padding: Any,
+    fill: Any = None,
+    padding_mode: str = "constant",
+) -> Recipe | None:
+    sides = list(padding) if isinstance(padding, (list, tuple)) else []
+    usual = len(sides) == 4 and all(type(side) is int and 0 <= side <= MAX_PADDING for side in sides)
+    level = 0 if fill is None else fill
+    if (
+        not usual
+        or not any(sides)
+        or type(level) is not int
+        or not 0 <= level <= 255
+        or padding_mode != "constant"
+    ):
+        return None
+    if not _has_levels(recipe):
+        return None
+    left, top, right, bottom = sides
+    return _with(
+        _in_planes(recipe), recipe.chain.after(Pad((left, top, right, bottom), "constant", (level,) * 3), ())
+    )
+
+
 def _flip(original: Function, recipe: Recipe, dense: bool, *, axis: str) -> Recipe | None:  # noqa: ARG001
     return _with(recipe, recipe.chain.flipped(**{axis: True}))
+
+
+def _pad(
+    original: Function,  # noqa: ARG001
+    recipe: Recipe,
+    dense: bool,
+    padding: Any,
+    fill: Any = None,
+    padding_mode: str = "constant",
+) -> Recipe | None:
+    """Zeros to the right and below values in planes, as image processors make batches of one size."""
+    sides = list(padding) if isinstance(padding, (list, tuple)) else []
+    usual = len(sides) == 4 and sides[:2] == [0, 0] and all(type(side) is int and side >= 0 for side in sides)
+    zeros = fill is None or (type(fill) in (int, float) and fill == 0)
+    if not usual or not any(sides) or not zeros or padding_mode != "constant" or _has_levels(recipe):
+        return None
+    if not dense or recipe.store.rows_of_pixels:
+        return None
+    width, height = recipe.chain.shown
+    return recipe._replace(frame=(height + sides[3], width + sides[2]))
 
 
 _stores: dict[Any, tuple[Store, Store | None]] = {}
@@ -177,7 +244,7 @@ def _changed(store: Store, change: Function) -> Store | None:
         if result.dtype != changed.dtype or not torch.equal(result, look_up_levels(pixels, changed)):
             return None
     dtype = TENSOR_DTYPES.index(changed.dtype)
-    return Store(changed.data_ptr(), dtype, store.rows_of_pixels, changed, 3, store.blue_first)
+    return replace(store, values=changed.data_ptr(), dtype=dtype, keep=changed)
 
 
 def _frozen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -201,6 +268,11 @@ def _frozen_one(value: Any) -> tuple[Any, ...]:
 def _has_levels(recipe: Recipe) -> bool:
     """Returns whether the values are the pixels' levels."""
     return recipe.store.values is None and recipe.store.dtype == 0
+
+
+def _in_planes(recipe: Recipe) -> Recipe:
+    """The same as torch puts results that are of another size than their input."""
+    return recipe._replace(store=laid_out(recipe.store, rows_of_pixels=False))
 
 
 def _with(recipe: Recipe, chain: Any) -> Recipe | None:
@@ -267,10 +339,18 @@ def _alike() -> bool:
 # --- steps by the names of torchvision's functions --------------------------------------------------------
 
 STEPS: dict[str, Step] = {
+    "pad": _pad,
     "resize": _resize,
     "resized_crop": _resized_crop,
     "horizontal_flip": functools.partial(_flip, axis="x"),
     "vertical_flip": functools.partial(_flip, axis="y"),
     "normalize": change_levels,
+    "to_dtype": change_levels,
+}
+MASK_STEPS: dict[str, Step] = {
+    "resize": _resize_mask,
+    "pad": _pad_mask,
+    "horizontal_flip": STEPS["horizontal_flip"],
+    "vertical_flip": STEPS["vertical_flip"],
     "to_dtype": change_levels,
 }

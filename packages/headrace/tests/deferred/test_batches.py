@@ -1,0 +1,189 @@
+"""Batches of images of several sizes, which collate functions pad in many ways, and may then change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import pad as pad_by_torch
+from torch.utils.data import Dataset
+from torchvision import transforms as v1
+from torchvision.transforms.v2 import functional as F  # noqa: N812
+
+import headrace
+from headrace._native import deferred
+from support.jpegs import image_folder, jpeg
+
+Images = list[torch.Tensor]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SAMPLES = 6
+
+
+def largest(images: Images) -> tuple[int, int]:
+    heights, widths = zip(*(image.shape[1:] for image in images), strict=True)
+    return max(heights), max(widths)
+
+
+def copied(images: Images) -> torch.Tensor:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+    return batch
+
+
+def nested(images: Images) -> torch.Tensor:
+    """As DETR's own code does."""
+    batch = torch.zeros([len(images), 3, *largest(images)], dtype=images[0].dtype, device=images[0].device)
+    for image, padded in zip(images, batch, strict=True):
+        padded[: image.shape[0], : image.shape[1], : image.shape[2]].copy_(image)
+    return batch
+
+
+def assigned(images: Images) -> torch.Tensor:
+    batch = images[0].new_zeros(len(images), 3, *largest(images))
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]] = image
+    return batch
+
+
+def padded_each(images: Images) -> torch.Tensor:
+    height, width = largest(images)
+    return torch.stack([F.pad(x, [0, 0, width - x.shape[2], height - x.shape[1]]) for x in images])
+
+
+def padded_by_torch(images: Images) -> torch.Tensor:
+    height, width = largest(images)
+    return torch.stack([pad_by_torch(x, (0, width - x.shape[2], 0, height - x.shape[1])) for x in images])
+
+
+def on_all_sides(images: Images) -> torch.Tensor:
+    height, width = largest(images)
+    return torch.stack([F.pad(x, [1, 2, width - x.shape[2], height - x.shape[1]], fill=0.5) for x in images])
+
+
+def some_of_them(images: Images) -> torch.Tensor:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    batch[1, :, : images[1].shape[1], : images[1].shape[2]] = images[1]
+    return batch
+
+
+def into_the_middle(images: Images) -> torch.Tensor:
+    height, width = largest(images)
+    batch = torch.zeros(len(images), 3, height + 4, width + 6)
+    for i, image in enumerate(images):
+        batch[i, :, 4 : 4 + image.shape[1], 6 : 6 + image.shape[2]].copy_(image)
+    return batch
+
+
+def one_over_another(images: Images) -> torch.Tensor:
+    batch = copied(images)
+    for image in images:
+        batch[0, :, : image.shape[1], : image.shape[2]] = image
+    return batch
+
+
+def changed_afterwards(images: Images) -> torch.Tensor:
+    batch = copied(images)
+    for image in images:
+        image.zero_()
+    batch[2] += 1
+    return batch
+
+
+def changed_between(images: Images) -> tuple[torch.Tensor, ...]:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    batch[0, 1, 2, 3] = 7.0
+    for i, image in enumerate(images):
+        part = batch[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+        part[:, 0] = i
+    return batch, batch[1:, :2, 3:], batch.sum(dim=(2, 3))
+
+
+def two_channels(images: Images) -> torch.Tensor:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    for i, image in enumerate(images):
+        batch[i, :2, : image.shape[1], : image.shape[2]] = image[:2]
+    return batch
+
+
+def in_doubles(images: Images) -> torch.Tensor:
+    batch = torch.zeros(len(images), 3, *largest(images), dtype=torch.float64)
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+    return batch
+
+
+def computed_of(images: Images) -> Any:
+    """A padded image is one, but its zeros aren't pixels."""
+    padded = F.pad(images[0], [0, 0, 5, 3])
+    return F.normalize(padded, MEAN, STD), F.horizontal_flip(padded), padded.numpy().max().item()
+
+
+WAYS: tuple[Callable[[Images], Any], ...] = (
+    *(copied, nested, assigned, padded_each, padded_by_torch, on_all_sides, some_of_them, into_the_middle),
+    *(one_over_another, changed_afterwards, changed_between, two_channels, in_doubles, computed_of),
+)
+
+
+class Sizes(Dataset[Any]):
+    """An image of a size of its own, made once for each of `WAYS`."""
+
+    def __init__(self, folder: Path, end: Any) -> None:
+        self.paths, self.end = sorted(folder.rglob("*.jpg"))[:SAMPLES], end
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB")
+        transform = v1.Compose([v1.Resize((90 + 7 * index, 120 - 5 * index)), *self.end])
+        return [transform(image) for _ in WAYS]
+
+
+def in_all_ways(samples: Any) -> Any:
+    return [way(list(images)) for way, images in zip(WAYS, zip(*samples, strict=True), strict=True)]
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    if isinstance(theirs, torch.Tensor):
+        assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, (list, tuple)):
+        for our, their in zip(ours, theirs, strict=True):
+            assert_same(our, their)
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "end",
+    [(v1.ToTensor(), v1.Normalize(MEAN, STD)), (v1.ToTensor(), v1.ConvertImageDtype(torch.float16))],
+    ids=["float32", "float16"],
+)
+def test_padded_batches_are_those_of_torchs_loader(end: Any, tmp_path: Path) -> None:
+    dataset = Sizes(image_folder(tmp_path, SAMPLES), end)
+    ours = list(headrace.DataLoader(dataset, 3, num_workers=1, collate_fn=in_all_ways))
+    theirs = list(torch.utils.data.DataLoader(dataset, 3, collate_fn=in_all_ways))
+    assert len(ours) == len(theirs)
+    for batch, expected in zip(ours, theirs, strict=True):
+        for way, our, their in zip(WAYS, batch, expected, strict=True):
+            assert_same((way.__name__, our), (way.__name__, their))
+
+
+@pytest.mark.parametrize("way", [copied, nested, assigned, padded_each])
+def test_native_code_pads(way: Callable[[Images], Any], tmp_path: Path) -> None:
+    for number in range(SAMPLES):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(np.random.default_rng(number), "4:2:0", 90, 70))
+    dataset = Sizes(tmp_path, (v1.ToTensor(), v1.Normalize(MEAN, STD)))
+
+    def collate(samples: Any) -> int:
+        batch = way([images[0] for images in samples])
+        return deferred.state(batch.data_ptr())
+
+    loader = headrace.DataLoader(dataset, 3, num_workers=1, collate_fn=collate)
+    assert list(loader) == [deferred.UNTOUCHED] * 2
