@@ -22,6 +22,8 @@ def main() -> None:
             "margin": round(verdict.margin, 3),
             "others": round(diagnosis.others, 2),
             "watching": round(diagnosis.watching, 4),
+            "rates": {rate.name: round(rate.samples_per_second, 1) for rate in diagnosis.rates},
+            "notes": diagnosis.notes,
             "causes": [[cause.kind, cause.sentence, round(cause.cost, 3)] for cause in diagnosis.causes],
         },
     }

@@ -4,8 +4,7 @@ Shows: steps don't wait; most of a step is the optimizer's.
 Fix: nothing in the loader; sparse gradients and SparseAdam.
 """
 
-# expected: healthy
-# names: optimizer
+# expected: healthy step
 
 import argparse
 import time

@@ -4,8 +4,7 @@ Shows: steps don't wait; most of a step is spent in `count_confusions`.
 Fix: nothing in the loader; torch.bincount.
 """
 
-# expected: healthy
-# names: count_confusions
+# expected: healthy step
 
 import argparse
 import time

@@ -5,7 +5,7 @@ Fix: keep the sorted indices.
 """
 
 # expected: sampler
-# names: BySize
+# names: BySize | argsort
 # advises: once
 # fix:
 # -            order = np.argsort(self.sizes)

@@ -5,7 +5,7 @@ Fix: weigh only those that the epoch takes.
 """
 
 # expected: sampler
-# names: Curriculum
+# names: Curriculum | argsort
 # fix:
 # -        difficulty = self.difficulty
 # +        difficulty = self.difficulty[: 2 * self.per_epoch]

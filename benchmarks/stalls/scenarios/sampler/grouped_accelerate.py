@@ -5,7 +5,7 @@ Fix: fill the buckets once.
 """
 
 # expected: sampler
-# names: TokenBuckets
+# names: TokenBuckets | make_buckets
 # advises: once
 # needs: accelerate
 # fix:

@@ -5,7 +5,7 @@ Fix: draw as many as `limit_train_batches` takes.
 """
 
 # expected: sampler
-# names: ByPopularity
+# names: ByPopularity | choices
 # advises: as many as | fewer
 # needs: lightning
 # fix:

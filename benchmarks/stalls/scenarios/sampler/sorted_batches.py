@@ -5,7 +5,7 @@ Fix: sort once, when the sampler is made.
 """
 
 # expected: sampler
-# names: nearest
+# names: nearest | sorted(range(len(self.lengths))
 # advises: once
 # fix:
 # -        ordered = sorted(range(len(self.lengths)), key=lambda one: self.lengths[one])
