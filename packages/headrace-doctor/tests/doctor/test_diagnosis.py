@@ -112,11 +112,11 @@ def requests() -> Observation:
     return made.with_line(observation, "read", "set.py:9 load: data = get(url) → Session.get")
 
 
-def held_up() -> Observation:
+def held_up(waiting: float = 0.03) -> Observation:
     """Two workers that give a batch every 40 ms alone wait for cores for half of their time."""
     four = made.phase("supply num_workers=4", 0.08, 0, 0.08, settings=MORE)
     looks = [made.look(SUPPLY, {}, delay=3.0)] * 2
-    return three((0.03, 0.1), 0.1, 0.12, four, looks=looks)
+    return three((waiting, 0.1), 0.1, 0.12, four, looks=looks)
 
 
 def slower_on_a_busy_machine() -> Observation:
@@ -286,6 +286,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     (memory(1e8, 9e8, batch=1e8), "healthy", ""),  # it swings by batches
     (held_up(), "workers", ""),
     (busy(held_up(), 3.0), "healthy", "waits for 23% of its time (other processes hold it up)"),
+    (busy(held_up(0.06), 3.0), "undecided", "the loader or the step: other processes used 3.0 of 4 cores"),
     (busy(made.too_few_workers(), 2.0), "workers", ""),
     (slower_on_a_busy_machine(), "undecided", "the loader or the step: other processes used 3.9 of 4 cores"),
     (busy(made.one_stage("decode", 0.0), 3.9), "decode", ""),  # the only one

@@ -44,9 +44,9 @@ def test_each_script_belongs_to_a_family_under_a_name_of_its_own(stalls: ModuleT
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_script_has_the_form_that_the_readme_describes(stalls: ModuleType, path: Path) -> None:
     scenario, kinds = scenario_of(stalls, path.stem), sys.modules["scenario"].KINDS
-    assert set(scenario.expected) <= set(kinds)
-    if scenario.family not in ("healthy", "unknown"):
-        assert scenario.family in {kinds[kind] for kind in scenario.expected}
+    assert set(scenario.expected) <= {*kinds, "step"}
+    if scenario.family != "unknown":
+        assert scenario.family in {kinds.get(kind) for kind in scenario.expected}
     original, fixed = (scenario.script(fixed) for fixed in (False, True))
     compile(fixed, path.stem, "exec")
     assert ast.get_docstring(ast.parse(original)) is None
@@ -163,3 +163,12 @@ def test_two_scripts_train(stalls: ModuleType, tmp_path: Path, monkeypatch: pyte
     values, recordings = np.zeros((12 * 200, 16), np.float32), tmp_path / "r.npz"
     np.savez(recordings, values=values, starts=np.arange(0, 2600, 200), labels=np.zeros(12, np.int64))
     assert " samples/s\n" in run_script(stalls, "slow_collate", recordings)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("entrant", ["doctor", "profiler", "rules"])
+def test_an_entrant_answers_and_finds_nothing_wrong(stalls: ModuleType, tmp_path: Path, entrant: str) -> None:
+    row = stalls.row_of(entrant, scenario_of(stalls, "healthy_tabular"), tmp_path)
+    assert row["answer"]["kind"] in ("healthy", "undecided"), row
+    assert row["answer"]["samples_per_second"] > 0

@@ -48,6 +48,7 @@ MUCH_FASTER = 1.5  # a gain that no noise explains
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
+LONG_STALL = 0.3  # share of the step's time in which it waits: other processes don't explain more than that
 # A bound is told up to so many times the gain of a step that never waits, as it was measured.
 TELLING = 3.0
 
@@ -178,7 +179,7 @@ def without_a_remedy(case: Case) -> Cause:
     waits = case.starved and case.stall - case.receiving >= STALL_THAT_MATTERS
     # That a free machine would make up for so much is more than the measurements can tell.
     slower = case.costs.supply >= MUCH_FASTER * case.costs.demand
-    if case.is_busy and case.stall >= STALL_THAT_MATTERS and slower:
+    if case.is_busy and case.stall >= (STALL_THAT_MATTERS if slower else LONG_STALL):
         return replace(undecided(case, "the loader or the step"), cost=case.stall)
     # Data at no cost must make it faster: the step alone may take as long as it does with its waits.
     if waits and case.steady >= GAIN_THAT_COUNTS * case.costs.demand:
