@@ -19,7 +19,7 @@ from PIL import Image, ImageFilter
 from torch.utils.data import ConcatDataset, default_collate
 from torchvision import datasets, models
 from torchvision import transforms as v1
-from torchvision.transforms import v2
+from torchvision.transforms import functional, v2
 
 from joint_rows import (
     Bucketed,
@@ -32,7 +32,7 @@ from joint_rows import (
     segmentation,
     vit,
 )
-from list_dataset import END, END_V2, ListDataset, Make, listed
+from list_dataset import END, END_V2, MEAN, STD, ListDataset, Make, listed
 
 CROP = (v1.RandomResizedCrop(224), v1.RandomHorizontalFlip())
 CROP_TENSORS = (v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip())
@@ -195,6 +195,29 @@ class DecodedDataset(ListDataset):
     def __getitem__(self, index: int) -> Any:
         path, label = self.samples[index]
         return self.transform(load_tensor(path)), label
+
+
+def by_pillow_to_tensor(image: Image.Image) -> torch.Tensor:
+    """An image as code without a Compose converts it."""
+    image = image.resize((224, 224), Image.Resampling.BILINEAR)
+    return functional.normalize(functional.to_tensor(image), MEAN, STD)
+
+
+def by_uint8_tensor(image: Image.Image) -> torch.Tensor:
+    """The same with the conversion to floats left to the training step."""
+    return functional.pil_to_tensor(image.resize((224, 224), Image.Resampling.BILINEAR))
+
+
+def by_array(image: Image.Image) -> torch.Tensor:
+    """The same by hand."""
+    pixels = np.array(image.resize((224, 224), Image.Resampling.BILINEAR))
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+
+
+def by_array_of_floats(image: Image.Image) -> torch.Tensor:
+    """The same with NumPy's arithmetic."""
+    pixels = np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR), dtype=np.float32) / 255
+    return torch.from_numpy(pixels.transpose(2, 0, 1))
 
 
 def _decoded_list(folder: Path) -> Any:
@@ -467,6 +490,11 @@ ROWS: tuple[Row, ...] = (
         folder, v1.Compose([*CROP, own_noise, *END])), 2.0),
     Row("list dataset, progressive JPEG", lambda folder: ListDataset(
         converted(folder, "JPEG", progressive=True), v1.Compose([*CROP, *END]))),
+    Row("list dataset, to_tensor, normalize", lambda folder: ListDataset(folder, by_pillow_to_tensor), 4.0),
+    Row("list dataset, pil_to_tensor", lambda folder: ListDataset(folder, by_uint8_tensor), 4.0),
+    Row("list dataset, numpy.array, from_numpy", lambda folder: ListDataset(folder, by_array), 4.0),
+    Row("list dataset, numpy.asarray, NumPy's arithmetic", lambda folder: ListDataset(
+        folder, by_array_of_floats)),
     Row("ImageFolder subclass with paths", lambda folder: FolderWithPaths(
         str(folder), v1.Compose([*CROP, *END])), 4.5),
     Row("ConcatDataset of two folders", lambda folder: ConcatDataset(

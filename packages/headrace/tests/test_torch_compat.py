@@ -160,12 +160,12 @@ def test_a_function_of_torchvision_for_images_is_replaced_and_put_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = Image.new("RGB", (2, 2))
-    undo = _torch_compat.replace_pil_function("hflip", lambda original: lambda _: original)
+    undo = _torch_compat.replace_implementation("pil", "hflip", lambda original: lambda _: original)
     assert undo is not None
     assert functional.hflip(image)(image).size == (2, 2)
     undo()
     assert functional.hflip(image).size == (2, 2)
-    assert _torch_compat.replace_pil_function("nonsense", lambda original: original) is None
+    assert _torch_compat.replace_implementation("pil", "nonsense", lambda original: original) is None
     monkeypatch.setitem(sys.modules, "torchvision.transforms._functional_pil", None)
     monkeypatch.delattr("torchvision.transforms._functional_pil")
-    assert _torch_compat.replace_pil_function("hflip", lambda original: original) is None
+    assert _torch_compat.replace_implementation("pil", "hflip", lambda original: original) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import types
 from collections.abc import Callable, Iterator
@@ -106,13 +107,13 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
-def pil_functions() -> Any:
-    """The module of torchvision's implementations for PIL images, or None if it is gone."""
+def implementations(of: str) -> Any:
+    """The module of torchvision's implementations for PIL images ("pil") or, of v1's functions, for tensors
+    ("tensor"), or None if it is gone."""
     try:
-        from torchvision.transforms import _functional_pil
+        return importlib.import_module(f"torchvision.transforms._functional_{of}")
     except ImportError:
         return None
-    return _functional_pil
 
 
 def kernels_of(functional: Any) -> dict[Any, Any]:
@@ -127,20 +128,23 @@ def kernels_of(functional: Any) -> dict[Any, Any]:
     return kernels
 
 
-def replace_pil_function(
-    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+def replace_implementation(
+    of: str, name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[], None] | None:
-    """Has torchvision's functions for images call what `build` makes of their implementation for PIL images.
-    The public functions, which user code may hold, compare, pickle or script, stay the same objects.
+    """Has torchvision's functions call what `build` makes of their implementation, as of `implementations`.
+    The public functions, which user code may hold, compare, pickle or script, stay the same objects;
+    TorchScript compiles the original.
 
     Returns:
         A function that puts the implementation back, or None if it is gone.
     """
-    functions = pil_functions()
+    functions = implementations(of)
     original = getattr(functions, name, None)
     if original is None:
         return None
-    setattr(functions, name, build(original))
+    function: Any = build(original)
+    function.__prepare_scriptable__ = lambda: original
+    setattr(functions, name, function)
     return functools.partial(setattr, functions, name, original)
 
 
@@ -177,6 +181,29 @@ def replace_function(
 def find_image_op(name: str) -> Any:
     """Torchvision's op `torch.ops.image.NAME`, or None if there is none. The first time takes a while."""
     return getattr(torch.ops.image, name, None)
+
+
+def replace_method(
+    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    """Has a method of `torch.Tensor` be what `build` makes of it, for which torchvision's subclasses do the
+    same as for torch's own.
+
+    Returns:
+        A function that takes it away again, or None if it isn't torch's own, or torchvision's rules are gone.
+    """
+    original = getattr(torch.Tensor, name, None)
+    if not isinstance(original, types.MethodDescriptorType):
+        return None
+    try:  # the methods that keep the subclass
+        from torchvision.tv_tensors._torch_function_helpers import _FORCE_TORCHFUNCTION_SUBCLASS as KEEPING
+    except ImportError:
+        return None
+    function = build(original)
+    if original in KEEPING:
+        KEEPING.add(function)
+    setattr(torch.Tensor, name, function)
+    return functools.partial(delattr, torch.Tensor, name)
 
 
 def replace_image_op(

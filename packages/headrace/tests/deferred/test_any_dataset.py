@@ -132,6 +132,59 @@ def by_numpy(image: Image.Image) -> Any:
     return torch.from_numpy(np.array(image.resize((20, 20)), np.float32).transpose(2, 0, 1) / 255)
 
 
+def patched(image: Image.Image) -> Any:
+    """Crops of the low-resolution and the high-resolution image, as super-resolution code makes them."""
+    small = image.resize((image.width // 2, image.height // 2), Image.Resampling.BICUBIC)
+    left = random.randint(0, 4)
+    low, high = F.to_tensor(small)[:, 2:12, left : left + 10], F.to_tensor(image)
+    pair = low, high[:, 4:24, 2 * left : 2 * left + 20]
+    return [x.flip(-1).contiguous() if random.random() < 0.5 else x.contiguous() for x in pair]
+
+
+def with_target(image: Image.Image) -> Any:
+    """An image and a mask, changed together by functions, as segmentation code does it."""
+    mask = image.convert("L").resize((32, 32), Image.Resampling.NEAREST)
+    image = image.resize((32, 32))
+    if random.random() < 0.5:
+        image, mask = F.hflip(image), F.hflip(mask)
+    values = F.normalize(F.to_tensor(image), MEAN, STD)
+    return values, torch.from_numpy(np.array(mask)), torch.as_tensor(np.array(mask), dtype=torch.int64)
+
+
+def by_float_array(image: Image.Image) -> Any:
+    pixels = np.asarray(image.resize((20, 20)), dtype=np.float32)
+    pixels = (pixels - np.array(MEAN, np.float32)) / 255
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+OUTSIDE: dict[str, Callable[[Image.Image], Any]] = {
+    "to_tensor alone": lambda image: F.to_tensor(image.resize((24, 20))),
+    "ToTensor alone": lambda image: v1.ToTensor()(image.resize((24, 20))),
+    "pil_to_tensor": lambda image: F.pil_to_tensor(image.resize((24, 20))),
+    "from_numpy": lambda image: (
+        torch.from_numpy(np.array(image.resize((24, 20)))).permute(2, 0, 1).float() / 255
+    ),
+    "arrays": lambda image: np.asarray(image.resize((24, 20))),
+    "arrays that change": lambda image: np.add(a := np.array(image.resize((24, 20))), 1, out=a),
+    "arrays in lists": lambda image: [np.array(image.resize((24, 20)), np.float32), image.size],
+    "v1 on tensors": lambda image: F.normalize(
+        F.hflip(F.convert_image_dtype(F.center_crop(F.pil_to_tensor(image), [18, 18]))), MEAN, STD
+    ),
+    "v2 on tensors": lambda image: v2.functional.to_dtype(
+        v2.ColorJitter(0.4, None, 0.4, 0.1)(v2.functional.resize(v2.functional.to_image(image), [20, 22])),
+        torch.float32,
+        scale=True,
+    ),
+    "v2 on tensors, RandAugment": lambda image: v2.RandAugment()(
+        v2.functional.resize(v2.functional.pil_to_tensor(image), [20, 22])
+    ),
+    "pairs": patched,
+    "a target": with_target,
+    "arithmetic of NumPy": by_float_array,
+    "a read-only array": lambda image: np.asarray(image.resize((9, 9))).flags.writeable,
+}
+
+
 def stacked(samples: list[Any]) -> Any:
     return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
 
@@ -287,6 +340,13 @@ MADE: dict[str, Made] = {
     "tensors of several sizes": (lambda folder: Opened(folder, v1.Compose([v1.Resize(99), *END])), listed),
     "all three generators": (lambda folder: Opened(folder, three_generators), default_collate),
     "NumPy": (lambda folder: Opened(folder, by_numpy), default_collate),
+    **{
+        f"outside of a Compose: {name}": (
+            lambda folder, function=function: Opened(folder, function),  # type: ignore[misc]
+            default_collate,
+        )
+        for name, function in OUTSIDE.items()
+    },
     "bytes in memory": (InMemory, default_collate),
     "ImageFolder subclass": (
         lambda folder: FolderWithPaths(str(folder), v1.Compose([*CROP, *END])),

@@ -18,6 +18,7 @@ from headrace._native import abi, render
 from headrace._native import deferred as memory
 from headrace.deferred import images
 from headrace.deferred.chain import Chain, File
+from headrace.deferred.steps import RGB_ROWS
 from headrace.errors import NativeError
 from support import pngs
 from support.deferred_images import both, is_deferred
@@ -66,9 +67,10 @@ def test_an_inflated_png_is_the_same_image(mode: str) -> None:
         made = []
         for file, flags in ((data, 0), (inflated, abi.INFLATED)):
             chain = Chain.whole(File(file, size, flags), "RGB")._replace(crop=crop, size=crop[2:])
-            made.append(chain._replace(window=(0, 0, *crop[2:])).content())
-        assert made[0] is not None
-        assert made[0] == made[1]
+            out = np.empty((crop[3], crop[2], 3), np.uint8)
+            assert chain._replace(window=(0, 0, *crop[2:])).write(RGB_ROWS, out.ctypes.data)
+            made.append(out)
+        assert np.array_equal(*made)
 
 
 @pytest.mark.parametrize("name", pngs.REFUSED)
@@ -151,7 +153,6 @@ def with_a_line(image: Image.Image) -> bytes:
 
 
 READS: dict[str, Callable[[Image.Image], Any]] = {
-    "asarray": np.asarray,
     "tobytes": lambda image: image.tobytes(),
     "getpixel": lambda image: image.getpixel((1, 2)),
     "equalize": lambda image: ImageOps.equalize(image).tobytes(),

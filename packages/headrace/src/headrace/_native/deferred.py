@@ -223,19 +223,6 @@ class CopyFill:
         self._keep = block, values
 
 
-@cache
-def _making_bytes() -> Any:
-    function = ctypes.pythonapi.PyBytes_FromStringAndSize
-    function.restype, function.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
-    return function
-
-
-def new_bytes(nbytes: int) -> bytes:
-    """Bytes that nobody has seen yet, for native code to write at their `address_of`."""
-    content: bytes = _making_bytes()(None, nbytes)
-    return content
-
-
 def address_of(data: render.File) -> int:
     """The address of the bytes."""
     if isinstance(data, np.ndarray):
@@ -264,9 +251,11 @@ class Piece:
         offsets: where each begins, in bytes, or None if all have the same size.
 
     Attributes:
-        address: of the first byte, once `take_piece` was called.
+        address: of the first byte, once `take` was called.
+        lowest, highest: addresses between which all pieces of this process were.
     """
 
+    lowest, highest = 1 << 64, 0
     __slots__ = ("__weakref__", "_list", "address", "fills", "layout", "nbytes", "offsets")
 
     def __init__(
@@ -293,6 +282,8 @@ class Piece:
         memory = take(self.nbytes, fill, context, self)
         if memory is not None:
             self.address = memory.address
+            Piece.lowest = min(Piece.lowest, self.address)
+            Piece.highest = max(Piece.highest, self.address + self.nbytes)
             _pieces[context] = self
         return memory
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from headrace._native import deferred
+from headrace.deferred import own_code
 from headrace.deferred.chain import Chain, Counter, File
 from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order, laid_out
 
@@ -26,6 +29,8 @@ TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torc
 AXES = ("HW", "HWC", "CHW")
 PATCHES = "P"  # in place of axes
 in_batches = Counter()  # tensors that became part of a deferred batch
+of_images = Counter()  # arrays that images gave, since one of them was part of something recorded
+MOST_OF_IMAGES = 512  # more than a batch holds
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
 MOST_HELD_NBYTES = 256 << 20
 
@@ -100,8 +105,26 @@ class Recipe(NamedTuple):
     def array(self) -> npt.NDArray[Any] | None:
         """A new array, which may be written, or None if it can't be made like that."""
         memory = self._memory()
-        dtype = ARRAY_DTYPES[self.store.dtype]
-        return None if memory is None else np.ndarray(self.shape, dtype, memory, 0, self.strides)
+        return None if memory is None else self._array_on(memory)
+
+    def array_of_image(self, *, writable: bool) -> npt.NDArray[Any] | None:
+        """The array that an image gives to the user's code. It is filled at once if none of the last ones was
+        part of something recorded: a touch costs a twentieth of the time that an image takes."""
+        memory = self._memory(late=of_images.count < MOST_OF_IMAGES)
+        of_images.count += 1
+        if memory is None:
+            return None
+        if writable:
+            array = self._array_on(memory)
+        else:
+            array = self._array_on(np.frombuffer(memoryview(memory).toreadonly(), np.uint8))
+        found = find(array)
+        if found is not None:
+            found[0].of_image = True
+        return array
+
+    def _array_on(self, buffer: Any) -> npt.NDArray[Any]:
+        return np.ndarray(self.shape, ARRAY_DTYPES[self.store.dtype], buffer, 0, self.strides)
 
     def tensor(self) -> torch.Tensor | None:
         """A new tensor, whose strides tell how its values lie in memory, or None if it can't be made like
@@ -110,15 +133,17 @@ class Recipe(NamedTuple):
         dtype = TENSOR_DTYPES[self.store.dtype]
         return None if memory is None else tensor_on(memory, dtype, self.shape, self.strides)
 
-    def _memory(self) -> Any:
-        """A buffer with the pixels: deferred, or filled if there is no deferred memory left, if too much is
-        held already or if the file isn't certain to decode. None: native code can't make them."""
+    def _memory(self, *, late: bool = True) -> Any:
+        """A buffer with the pixels: deferred, or filled if it isn't to be `late`, if there is no deferred
+        memory left, if too much is held already or if the file isn't certain to decode. None: native code
+        can't make them."""
         # Of images of one row or column, strides don't tell the axes.
         chain = None if min(self.chain.shown) < 2 else self.chain.checked()
         if chain is None:
             return None
         nbytes, file = self.nbytes, chain.file
-        if file.certain and nbytes <= deferred.MOST_NBYTES and File.held_nbytes <= MOST_HELD_NBYTES:
+        late = late and file.certain and File.held_nbytes <= MOST_HELD_NBYTES
+        if late and nbytes <= deferred.MOST_NBYTES:
             memory = _ArrayPiece(self, self._replace(chain=chain).fill()).take()
             if memory is not None:
                 return memory
@@ -136,14 +161,25 @@ class _ArrayPiece(deferred.Piece):
         shape, strides: of the array that it was taken for.
         used: whether another array was recorded from it.
         stacked: whether it is part of another one.
+        of_image: whether an image gave it to the user's code.
+        reader: the place in that code that was noted to read it, or None.
     """
 
-    __slots__ = ("recipe", "shape", "stacked", "strides", "used")
+    __slots__ = ("of_image", "reader", "recipe", "shape", "stacked", "strides", "used")
 
     def __init__(self, recipe: Recipe, fill: deferred.ImageFill) -> None:
         super().__init__((fill,), recipe.nbytes)
         self.recipe, self.shape, self.strides = recipe, recipe.shape, recipe.strides
-        self.used = self.stacked = False
+        self.used = self.stacked = self.of_image = False
+        self.reader: str | None = None
+
+    def note_use(self) -> None:
+        """To be called if it is part of something that was recorded."""
+        if self.of_image:
+            of_images.count = 0
+        if self.reader is not None:
+            own_code.forget_pixels(self.reader)
+            self.reader = None
 
 
 def tensor_on(memory: Any, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
@@ -172,6 +208,7 @@ def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
         return None
     for piece in pieces:
         piece.stacked = True
+        piece.note_use()
     if len(tensors) == 1:  # of which a further stack may be made
         return _alone(*found)
     fills = [_fill_of(each, tensor) for each, tensor in zip(found, tensors, strict=True)]
@@ -213,16 +250,36 @@ def recipe_of(x: Any) -> Recipe | None:
     second one, rather than for each of them.
     """
     found = find(x)
-    if found is None:
-        return None
-    piece, recipe = found
+    return found and claim(*found)
+
+
+def claim(piece: _ArrayPiece, recipe: Recipe) -> Recipe | None:
+    """The recipe that `recipe_of` gives for an array or tensor that `find` has found."""
     if not recipe.is_image:
         return None
     if piece.used and recipe.chain.steps:
         deferred.touch(piece.address)
         return None
     piece.used = True
+    piece.note_use()
     return recipe
+
+
+def note_reader(array: npt.NDArray[Any], reader: str | None) -> None:
+    """Has a note of the user's code, which was given a new array, be forgotten if it goes on recording."""
+    found = None if reader is None else find(array)
+    if found is not None:
+        found[0].reader = reader
+
+
+@lru_cache(maxsize=16)
+def with_dtype(store: Store, dtype: Any) -> Store | None:
+    """The store of the same levels in another dtype, or None if `dtype` is none or isn't made natively."""
+    if dtype not in (np.float16, np.float32, np.int64):
+        return None
+    levels = np.tile(np.arange(256, dtype=dtype), (3, 1))
+    number = ARRAY_DTYPES.index(np.dtype(dtype))
+    return replace(store, values=levels.ctypes.data, dtype=number, keep=levels)
 
 
 def find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
@@ -248,6 +305,14 @@ def find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
         return piece, piece.recipe
     seen = _view(piece.recipe, offset, shape, strides)
     return None if seen is None else (piece, seen)
+
+
+def is_near(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor may be found: a quick test, which most others fail."""
+    try:
+        return deferred.Piece.lowest <= tensor.data_ptr() <= deferred.Piece.highest
+    except RuntimeError:  # it has no memory
+        return False
 
 
 def address_of(tensor: torch.Tensor) -> int:

@@ -21,7 +21,6 @@ from headrace.deferred.steps import (
     GRAY_ROWS,
     MAX_STEPS,
     PILLOW_ROWS,
-    RGB_ROWS,
     PillowPoint,
     Step,
     Store,
@@ -264,12 +263,6 @@ class Chain(NamedTuple):
         if len(self.steps) == MAX_STEPS:
             return None
         return self._replace(steps=(*self.steps, Step(PillowPoint(levels), (), self.shown, mode)))
-
-    def content(self) -> bytes | None:
-        """The pixels as `tobytes` gives them, or None if native code can't make them."""
-        store = RGB_ROWS if self.shown_mode == "RGB" else GRAY_ROWS
-        content = deferred.new_bytes(store.nbytes(self.shown))
-        return content if self.write(store, deferred.address_of(content)) else None
 
     def write(self, store: Store, address: int) -> bool:
         """Writes the pixels to memory; whether native code could."""

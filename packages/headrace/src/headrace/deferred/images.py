@@ -17,9 +17,12 @@ import functools
 import inspect
 import io
 import os
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -28,8 +31,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 from headrace import _pillow_compat
 from headrace._native import abi, deferred, ffi, render
 from headrace.deferred import own_code
+from headrace.deferred.arrays import Recipe, note_reader, with_dtype
 from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
-from headrace.deferred.steps import blur_of, is_size, point_of, warp_of
+from headrace.deferred.steps import GRAY_ROWS, RGB_ROWS, blur_of, is_size, point_of, warp_of
 from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
@@ -307,19 +311,48 @@ def _core(image: Image.Image) -> Any:
 CORE_TYPE = type(Image.new("L", (1, 1)).im)
 _PILLOWS: Any = vars(Image.Image)["im"]
 CORE = property(_core, _PILLOWS.fset)
+_PILLOWS_ARRAY: Any = vars(Image.Image)["__array_interface__"]
 
 
 def _array_interface(original: Function, image: Image.Image) -> Any:
-    known, content = _recorded(image), None
+    known = _recorded(image, ("RGB", "L", "P"))
+    if known is not None and known.read:  # at the second time it is decoded for good
+        known.touch()
+    elif known is not None and min(known.size) > 1 and not _is_named("__array_interface__", 2):
+        raise AttributeError("NumPy then asks for __array__")
+    return original(image)
+
+
+def _array_method(image: Any) -> Any:
+    """`__array__`, which Pillow's images don't have: NumPy alone finds it, if there is no array interface."""
+    if type(_pillow_compat.core_of(image)) is not Deferred or _is_named("__array__", 1):
+        raise AttributeError(f"{type(image).__name__!r} object has no attribute '__array__'")
+    return functools.partial(_as_array, image)
+
+
+def _as_array(image: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+    """What `numpy.asarray(image)` gives, which may not be written, or a copy of its own if `copy` is true."""
+    known = _recorded(image, ("RGB", "L", "P"))
+    made = None
     if known is not None:
-        _note_reader(known)
-        if not known.read:  # at the second time it is decoded for good
-            known.read = True
-            content = known.chain.content()
-    if content is None:
-        return original(image)
-    shape = (image.height, image.width, 3) if image.mode == "RGB" else (image.height, image.width)
-    return {"version": 3, "shape": shape, "typestr": "|u1", "data": content}
+        known.read = True
+        store, axes = (RGB_ROWS, "HWC") if image.mode == "RGB" else (GRAY_ROWS, "HW")
+        converted = None if copy is False else with_dtype(store, dtype)
+        recipe = Recipe(known.chain, converted or store, axes)
+        made = recipe.array_of_image(writable=copy is True or converted is not None)
+        if not known.noted and made is not None:
+            known.noted = True
+            note_reader(made, own_code.note_pixels())
+    if made is not None:
+        return made
+    usual = types.SimpleNamespace(__array_interface__=_PILLOWS_ARRAY.fget(image))
+    return np.array(usual, dtype, copy=copy)
+
+
+def _is_named(name: str, depth: int) -> bool:
+    """Returns whether the caller's code, `depth` functions up, has a name in it: it isn't NumPy that asks."""
+    code = sys._getframe(depth + 1).f_code
+    return name in code.co_names or name in code.co_consts
 
 
 def _load(original: Function, image: Image.Image) -> Any:
@@ -484,6 +517,7 @@ def install(patched: Patched | None = None) -> None:
         return
     for owner, name, function in METHODS:
         _replace(owner, name, _for_deferred(vars(owner)[name], function))
+    _replace(Image.Image, "__array__", property(_array_method))
     _replace(ImageFile.ImageFile, "__init__", standing_for(ImageFile.ImageFile.__init__, _open_file))
     _replace(faulthandler, "enable", standing_for(faulthandler.enable, _enable))
     Image.Image.im = CORE  # type: ignore[assignment]  # which images need after uninstall() as well
@@ -493,11 +527,14 @@ def uninstall() -> None:
     """From now on Pillow decodes files itself again; images that are deferred stay so."""
     while _replaced:
         owner, name, original = _replaced.pop()
-        setattr(owner, name, original)
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    _replaced.append((owner, name, vars(owner)[name]))
+    _replaced.append((owner, name, vars(owner).get(name)))
     setattr(owner, name, value)
 
 

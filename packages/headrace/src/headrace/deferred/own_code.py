@@ -72,15 +72,22 @@ def is_reader(depth: int) -> bool:
     return _package(frame.f_globals.get("__name__")) == "PIL" and frame.f_code.co_name not in NO_READERS
 
 
-def note_pixels() -> None:
-    """To be called where the pixels of a deferred image are read."""
-    if _notes is None:
-        return
-    frame = inspect.currentframe()
+def note_pixels() -> str | None:
+    """To be called where the pixels of a deferred image are read. Returns the noted place, or None."""
+    frame = None if _notes is None else inspect.currentframe()
     while frame is not None and _package(frame.f_globals.get("__name__")) in READERS:
         frame = frame.f_back
-    if frame is not None and _package(frame.f_globals.get("__name__")) not in LIBRARIES:
-        _notes.pixels[f"{_name(frame)} ({place(frame.f_code.co_filename, frame.f_lineno)})"] += 1
+    if _notes is None or frame is None or _package(frame.f_globals.get("__name__")) in LIBRARIES:
+        return None
+    reader = f"{_name(frame)} ({place(frame.f_code.co_filename, frame.f_lineno)})"
+    _notes.pixels[reader] += 1
+    return reader
+
+
+def forget_pixels(reader: str) -> None:
+    """To be called if what `note_pixels` noted at a place was no reading."""
+    if _notes is not None:
+        _notes.pixels[reader] -= 1
 
 
 def note_inputs(steps: Any, inputs: Any) -> None:

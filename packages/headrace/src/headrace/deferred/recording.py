@@ -42,11 +42,12 @@ from headrace import _torch_compat
 from headrace._native import ffi
 from headrace.deferred import batches, conversion, images, processors, tensors
 from headrace.deferred.arrays import stacked
+from headrace.deferred.steps import MAX_FACTOR, adjustment
 from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
-from headrace.transforms.colors import ChannelPermutation, ColorJitter, Grayscale
+from headrace.transforms.colors import ChannelPermutation, Grayscale
 from headrace.transforms.crops import Pad
 from headrace.transforms.gaussian_blur import GaussianBlur, torch_convolves_as_expected
 from headrace.transforms.op import ImageOp, NoNativeForm
@@ -55,44 +56,28 @@ from headrace.transforms.patches import RECORDING, Patched, find_patched, stoppe
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None
 
-MAX_FACTOR = 1e4
 MAX_PADDING = 1 << 14
-
-_FACTORS = (0.0, MAX_FACTOR)
-_BRIGHTNESS = ColorJitter(_FACTORS, None, None, None)
-_CONTRAST = ColorJitter(None, _FACTORS, None, None)
-_SATURATION = ColorJitter(None, None, _FACTORS, None)
-_HUE = ColorJitter(None, None, None, (-0.5, 0.5))
-_ORDER = (0.0, 1.0, 2.0, 3.0)
 
 
 # --- what a call of a function on an image comes to; None: it is not recorded --------------------
 
 
-def _jitter(which: int, op: ImageOp, factor: Any, lowest: float, highest: float) -> Found:
-    if type(factor) not in (int, float) or not lowest <= factor <= highest:
-        return None
-    factors = [0.0] * 4
-    factors[which] = float(factor)
-    return op, (*_ORDER, *factors)
-
-
 def _adjust_brightness(img: Image.Image, brightness_factor: Any) -> Found:  # noqa: ARG001
-    return _jitter(0, _BRIGHTNESS, brightness_factor, *_FACTORS)
+    return adjustment(0, brightness_factor)
 
 
 def _adjust_contrast(img: Image.Image, contrast_factor: Any) -> Found:  # noqa: ARG001
-    return _jitter(1, _CONTRAST, contrast_factor, *_FACTORS)
+    return adjustment(1, contrast_factor)
 
 
 def _adjust_saturation(img: Image.Image, saturation_factor: Any) -> Found:  # noqa: ARG001
-    return _jitter(2, _SATURATION, saturation_factor, *_FACTORS)
+    return adjustment(2, saturation_factor)
 
 
 def _adjust_hue(img: Image.Image, hue_factor: Any) -> Found:
     if img.mode == "L":
         return None  # it is given back itself
-    return _jitter(3, _HUE, hue_factor, -0.5, 0.5)
+    return adjustment(3, hue_factor)
 
 
 def _adjust_sharpness(img: Image.Image, sharpness_factor: Any) -> Found:  # noqa: ARG001
@@ -418,17 +403,11 @@ def start(patched: Patched | None = None) -> None:
         return
     for name, found in STEPS.items():
         build = functools.partial(_recording_step, found=found)
-        _undo.append(_torch_compat.replace_pil_function(name, build))
+        _undo.append(_torch_compat.replace_implementation("pil", name, build))
     for name, found in KERNELS.items():
         build = functools.partial(_recording_step, found=found)
         _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
-    for name, step in tensors.STEPS.items():
-        build = functools.partial(tensors.recording, step=step)
-        for kind in (torch.Tensor, tv_tensors.Image):
-            _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), kind, build))
-    for name, step in tensors.MASK_STEPS.items():
-        build = functools.partial(tensors.recording, step=step)
-        _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), tv_tensors.Mask, build))
+    _undo.extend(tensors.replacing())
     for name in IMAGE_OPS:
         _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():

@@ -6,7 +6,7 @@ does not take.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from typing_extensions import Self
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
-from headrace.transforms.colors import ChannelPermutation
+from headrace.transforms.colors import FACTORS, ChannelPermutation, ColorJitter
 from headrace.transforms.crops import PADDING_MODES
 from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import NO_GRAY, ImageOp
@@ -29,6 +29,7 @@ from headrace.transforms.reading import WARP_FILTERS
 MAX_STEPS = 32
 MAX_EDGE = 1 << 15
 MAX_RADIUS = 100.0
+MAX_FACTOR = 1e4
 WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
 LARGEST_COEFFICIENT = 1e6
 ITEM_NBYTES = (1, 2, 2, 4, 8)  # of a value, by `Store.dtype`
@@ -184,6 +185,26 @@ class OpencvWarp(OpencvOp):
 
     def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
         return self.size[1], self.size[0]
+
+
+def adjustment(which: int, factor: Any) -> tuple[ImageOp, Draw] | None:
+    """The op that changes brightness, contrast, saturation or hue, by their number in `FACTORS`, or None if
+    the library has to do it."""
+    (low, high), op = _ADJUSTMENTS[which]
+    if type(factor) not in (int, float) or not low <= factor <= high:
+        return None
+    factors = [0.0] * len(FACTORS)
+    factors[which] = float(factor)
+    return op, (*map(float, range(len(FACTORS))), *factors)
+
+
+def _adjustments() -> Iterator[tuple[tuple[float, float], ColorJitter]]:
+    for which, name in enumerate(FACTORS):
+        bounds = (-0.5, 0.5) if name == "hue" else (0.0, MAX_FACTOR)
+        yield bounds, ColorJitter(*(bounds if i == which else None for i in range(len(FACTORS))))
+
+
+_ADJUSTMENTS = tuple(_adjustments())
 
 
 def blur_of(filter: Any) -> tuple[ImageOp, Draw] | None:

@@ -6,27 +6,32 @@ Crops need nothing here: they are views, which are recognized by their address.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import has_torch_function
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode
 from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
+from headrace import _torch_compat
 from headrace._native import ffi
 from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.deferred import images
-from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, recipe_of
+from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, claim, find, is_near, recipe_of
 from headrace.deferred.chain import Chain, File
-from headrace.deferred.steps import RGB_ROWS, Store, laid_out
+from headrace.deferred.steps import RGB_ROWS, PillowPoint, Store, adjustment, laid_out
 from headrace.plan.pointwise import LEVELS, look_up_levels
+from headrace.transforms.colors import EACH_ADJUSTMENT, FACTORS
 from headrace.transforms.crops import Pad
-from headrace.transforms.on_tensors import torch_resizes_as_expected
+from headrace.transforms.on_tensors import torch_computes_as_expected, torch_resizes_as_expected
 from headrace.transforms.op import MAX_SIZE, NoNativeForm
 from headrace.transforms.reading import TENSOR_FILTERS
 from headrace.transforms.resize import Resize, ResizeShorter
@@ -36,6 +41,7 @@ Step = Callable[..., Recipe | None]
 
 MAX_TABLES = 64
 MAX_PADDING = 1 << 14
+_ADJUSTMENT = replace(EACH_ADJUSTMENT, arithmetic="torch")
 
 
 def recording(original: Function, step: Step) -> Function:
@@ -231,7 +237,7 @@ def _changed(store: Store, change: Function) -> Store | None:
     replace each value by another: it is compared on an image, too."""
     with torch.inference_mode(False):
         levels = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(3, LEVELS)
-        values = levels.contiguous() if store.values is None else store.keep.clone()
+        values = levels.contiguous() if store.values is None else torch.as_tensor(store.keep).clone()
         changed = change(values.view(3, 1, LEVELS))
         if changed.dtype not in TENSOR_DTYPES or changed.shape != (3, 1, LEVELS):
             return None
@@ -258,11 +264,55 @@ def _frozen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _frozen_one(value: Any) -> tuple[Any, ...]:
-    if value is None or type(value) in (bool, int, float, str, torch.dtype):
+    if type(value) is float:
+        return float, value, math.copysign(1.0, value)  # 0.0 == -0.0
+    if value is None or type(value) in (bool, int, str, torch.dtype):
         return type(value), value
     if type(value) in (list, tuple) and len(value) in (1, 3) and all(type(n) in (int, float) for n in value):
         return type(value), *value
     raise TypeError(f"{type(value).__name__} isn't compared")
+
+
+def _leveled(original: Function, recipe: Recipe, dense: bool, *args: Any, **kwargs: Any) -> Recipe | None:
+    """A step that replaces each level of uint8 by another."""
+    changed = change_levels(original, recipe, dense, *args, **kwargs) if _has_levels(recipe) else None
+    if changed is None or changed.store.dtype != 0:
+        return None
+    levels = PillowPoint(tuple(changed.store.keep.flatten().tolist()))
+    after = _with(recipe, recipe.chain.after(levels, ()))
+    return after and _laid_out(original, after, dense, *args, **kwargs)
+
+
+def _adjusted(
+    original: Function, recipe: Recipe, dense: bool, *args: Any, which: int, **kwargs: Any
+) -> Recipe | None:
+    """A change of brightness, saturation or hue, by their number in `FACTORS`."""
+    (factor,) = (*args, *kwargs.values())
+    # By an integer torch multiplies levels as integers.
+    found = adjustment(which, factor) if type(factor) is float and _has_levels(recipe) else None
+    if found is None or not torch_computes_as_expected(_ADJUSTMENT):
+        return None
+    op = replace(found[0], arithmetic="torch")
+    after = _with(recipe, recipe.chain.after(op, found[1]))
+    return after and _laid_out(original, after, dense, 0.5)
+
+
+def _laid_out(original: Function, after: Recipe, dense: bool, *args: Any, **kwargs: Any) -> Recipe | None:
+    """The recipe with its values in memory as `original` leaves them there, or None if that is unusual."""
+    rows = _lays_out_rows(original, after.store.rows_of_pixels, dense, args, tuple(kwargs.items()))
+    return None if rows is None else after._replace(store=laid_out(after.store, rows_of_pixels=rows))
+
+
+@functools.lru_cache(maxsize=MAX_TABLES)
+def _lays_out_rows(original: Function, rows: bool, dense: bool, args: Any, kwargs: Any) -> bool | None:
+    """Returns whether a function, of rows of pixels or planes, gives rows of pixels, or None if neither."""
+    small = torch.zeros((6, 7, 3) if rows else (3, 6, 7), dtype=torch.uint8, device="cpu")
+    image = small.permute(2, 0, 1) if rows else small
+    image = image if dense else image[:, 1:5, 1:6]
+    height, width = image.shape[1:]
+    strides = original(image, *args, **dict(kwargs)).stride()
+    known = {(1, 3 * width, 3): True, (height * width, width, 1): False}
+    return known.get(strides)
 
 
 def _has_levels(recipe: Recipe) -> bool:
@@ -277,6 +327,77 @@ def _in_planes(recipe: Recipe) -> Recipe:
 
 def _with(recipe: Recipe, chain: Any) -> Recipe | None:
     return None if chain is None else recipe._replace(chain=chain)
+
+
+# --- methods of torch.Tensor -------------------------------------------------------------------------------
+
+
+def method(original: Function, *, step: Callable[..., Recipe | None]) -> Function:
+    """A method of `torch.Tensor` that does what `original` does, later if the tensor is deferred.
+
+    Args:
+        step: called with `original`, the tensor's recipe, the tensor, and the further arguments; gives the
+            recipe of the result, or None if the original is to be called.
+    """
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is torch.Tensor and not has_torch_function((self,)) and is_near(self):
+            tensor = _after_method(original, step, self, *args, **kwargs)
+            if tensor is not None:
+                return tensor
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _after_method(
+    original: Function, step: Callable[..., Recipe | None], tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor | None:
+    found = find(tensor)
+    # Of an axis of length 1 torch may change the stride.
+    if found is None or not found[1].is_image or (found[1].store.channels == 1 and found[1].axes != "HW"):
+        return None
+    try:
+        after = step(original, found[1], tensor, *args, **kwargs)
+    except (TypeError, ValueError, RuntimeError):
+        return None  # the original says what is wrong with its arguments
+    return None if after is None or claim(*found) is None else after.tensor()
+
+
+def _by_value(
+    original: Function, recipe: Recipe, tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> Recipe | None:
+    """Arithmetic with numbers, or a conversion, of every value."""
+    if tensor.dtype is _CONVERTED.get(original):
+        return None  # the tensor itself is the result
+    if any(isinstance(argument, (list, tuple)) for argument in (*args, *kwargs.values())):
+        return None
+    return change_levels(original, recipe, True, *args, **kwargs)
+
+
+def _to(original: Function, recipe: Recipe, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Recipe | None:
+    """A conversion to a dtype, rather than to a device or a layout."""
+    dtype = args[0] if len(args) == 1 and not kwargs else kwargs.get("dtype")
+    usual = isinstance(dtype, torch.dtype) and len(args) + len(kwargs) == 1
+    return _by_value(original, recipe, tensor, dtype) if usual and dtype is not tensor.dtype else None
+
+
+def _contiguous(original: Function, recipe: Recipe, tensor: torch.Tensor) -> Recipe | None:  # noqa: ARG001
+    if tensor.is_contiguous():
+        return None  # the tensor itself is the result
+    return recipe._replace(store=laid_out(recipe.store, rows_of_pixels=recipe.axes != "CHW"))
+
+
+_CONVERTED: dict[Any, torch.dtype] = {torch.Tensor.float: torch.float32, torch.Tensor.long: torch.int64}
+METHODS: dict[str, Callable[..., Recipe | None]] = {
+    "__truediv__": _by_value,
+    "contiguous": _contiguous,
+    "div": _by_value,
+    "float": _by_value,
+    "long": _by_value,
+    "to": _to,
+}
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -339,6 +460,12 @@ def _alike() -> bool:
 # --- steps by the names of torchvision's functions --------------------------------------------------------
 
 STEPS: dict[str, Step] = {
+    # Not contrast: of some images native code isn't certain of the mean, and finds out when it makes them.
+    **{
+        f"adjust_{name}": functools.partial(_adjusted, which=FACTORS.index(name))
+        for name in ("brightness", "saturation", "hue")
+    },
+    **dict.fromkeys(("invert", "posterize", "solarize"), _leveled),
     "pad": _pad,
     "resize": _resize,
     "resized_crop": _resized_crop,
@@ -354,3 +481,25 @@ MASK_STEPS: dict[str, Step] = {
     "vertical_flip": STEPS["vertical_flip"],
     "to_dtype": change_levels,
 }
+# v1 resizes levels as floats, which native code doesn't.
+STEPS_OF_V1: dict[str, Step] = {
+    "hflip": STEPS["horizontal_flip"],
+    "normalize": change_levels,
+    "vflip": STEPS["vertical_flip"],
+}
+
+
+def replacing() -> Iterator[Callable[[], Any] | None]:
+    """Has torchvision's functions on tensors, and methods of torch's, record. Gives what undoes each, or None
+    if there was nothing to replace."""
+    for name, step in STEPS.items():
+        build = functools.partial(recording, step=step)
+        for kind in (torch.Tensor, tv_tensors.Image):
+            yield _torch_compat.replace_kernel(getattr(F, name), kind, build)
+    for name, step in MASK_STEPS.items():
+        build = functools.partial(recording, step=step)
+        yield _torch_compat.replace_kernel(getattr(F, name), tv_tensors.Mask, build)
+    for name, step in STEPS_OF_V1.items():
+        yield _torch_compat.replace_implementation("tensor", name, functools.partial(recording, step=step))
+    for name, of_method in METHODS.items():
+        yield _torch_compat.replace_method(name, functools.partial(method, step=of_method))

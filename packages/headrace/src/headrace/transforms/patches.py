@@ -21,7 +21,7 @@ from torchvision.transforms import functional as F  # noqa: N812  (torchvision's
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
-from headrace._torch_compat import kernels_of, pil_functions
+from headrace._torch_compat import implementations, kernels_of
 
 # What ends if a function was replaced; plans that read images natively do in any case.
 IMAGES = "deferred images"
@@ -106,7 +106,17 @@ def _is_in(name: str | None, module: str) -> bool:
 
 # What deferred images do themselves, and what Pillow does on its way to the same pixels.
 METHODS = (
-    *("__array_interface__", "__eq__", "__exit__", "__getstate__", "__setstate__", "_copy", "_crop", "_new"),
+    *(
+        "__array__",
+        "__array_interface__",
+        "__eq__",
+        "__exit__",
+        "__getstate__",
+        "__setstate__",
+        "_copy",
+        "_crop",
+        "_new",
+    ),
     *("close", "convert", "copy", "crop", "filter", "frombytes", "im", "load", "point", "reduce", "resize"),
     *("rotate", "split", "thumbnail", "tobytes", "transform", "transpose"),
 )
@@ -161,8 +171,9 @@ def _of_pillow() -> Iterator[Function]:
 def _of_torchvision() -> Iterator[Function]:
     yield from _members(folder, ("pil_loader",), PLANS)
     yield from (*_members(F, STEPS, RECORDING), *_members(F2, STEPS, RECORDING))
-    if (functions := pil_functions()) is not None:
-        yield from _members(functions, STEPS, RECORDING)
+    for functions in map(implementations, ("pil", "tensor")):
+        if functions is not None:
+            yield from _members(functions, STEPS, RECORDING)
     for name in STEPS:
         for key in KERNEL_INPUTS:
             text = f"{F2.__name__}.{name} for {key.__module__}.{key.__qualname__}"
