@@ -164,7 +164,7 @@ OUTSIDE: dict[str, Callable[[Image.Image], Any]] = {
     "from_numpy": lambda image: (
         torch.from_numpy(np.array(image.resize((24, 20)))).permute(2, 0, 1).float() / 255
     ),
-    "arrays": lambda image: np.asarray(image.resize((24, 20))),
+    "arrays": lambda image: np.array(image.resize((24, 20))),
     "arrays that change": lambda image: np.add(a := np.array(image.resize((24, 20))), 1, out=a),
     "arrays in lists": lambda image: [np.array(image.resize((24, 20)), np.float32), image.size],
     "v1 on tensors": lambda image: F.normalize(

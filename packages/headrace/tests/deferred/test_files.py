@@ -13,6 +13,8 @@ import pytest
 from PIL import Image
 
 from headrace import deferred
+from headrace.deferred import images
+from support.deferred_images import both, is_deferred
 from support.jpegs import jpeg
 from support.odd_files import saved
 
@@ -125,3 +127,57 @@ def test_a_file_that_is_closed(format: str, look: str, tmp_path: Path) -> None:
     for action in (by_its_owner, in_memory, as_a_context, by_close, by_verify):
         ours, theirs = both_ways(action)
         assert ours == theirs, action.__name__
+
+
+def pixels(array: Any, format_: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, format_, **options)
+    return file.getvalue()
+
+
+RNG = np.random.default_rng(5)
+ALPHA = RNG.integers(0, 256, (60, 80, 4), dtype=np.uint8)
+# Files in modes of which conversions alone are recorded.
+CONVERTED: dict[str, bytes] = {
+    "RGBA": pixels(ALPHA, "PNG"),
+    "LA": pixels(ALPHA[..., :2].copy(), "PNG"),
+    "1": pixels(ALPHA[..., 0] > 99, "PNG"),
+    "I;16": pixels(RNG.integers(0, 1 << 16, (60, 80), dtype=np.uint16), "PNG"),
+    "WebP": pixels(ALPHA, "WEBP"),
+    "lossless WebP": pixels(ALPHA, "WEBP", lossless=True, exact=True),
+}
+USES: dict[str, Callable[[Any], Any]] = {
+    "RGB": lambda image: image.convert("RGB"),
+    "L": lambda image: image.convert("L"),
+    "crop": lambda image: image.convert("RGB").crop((3, 4, 50, 40)).resize((31, 22)),
+    "kept": lambda image: (image.convert("RGB"), image)[1],
+    "used before": lambda image: (image.getpixel((3, 3)), image.convert("RGB"))[1],
+    "changed before": lambda image: (image.putpixel((3, 3), 0), image.convert("RGB"))[1],
+    "changed after": lambda image: (other := image.convert("RGB"), image.putpixel((3, 3), 0), other)[2],
+    "resized before": lambda image: image.resize((31, 22)).convert("RGB"),
+    "itself": lambda image: image,
+    "copied": lambda image: image.copy().convert("RGB"),
+    "an alpha channel": lambda image: image.convert("RGBA").split()[-1],
+    "closed": lambda image: (image.load(), image.close(), image.convert("RGB"))[2],
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", CONVERTED)
+def test_images_with_alpha_of_one_bit_or_sixteen_are_converted_as_by_pillow(name: str, use: str) -> None:
+    made = []
+    for image in both(CONVERTED[name]):
+        try:
+            result = USES[use](image)
+            made.append((type(result), result.mode, result.size, result.info, np.asarray(result).tolist()))
+        except (TypeError, ValueError) as error:
+            made.append((type(error), str(error)))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_conversions_of_such_images_are_recorded(name: str) -> None:
+    count = images.opened.count
+    image = both(CONVERTED[name])[0]
+    assert is_deferred(image.convert("RGB"))
+    assert images.opened.count == count + 1

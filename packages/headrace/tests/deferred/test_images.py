@@ -22,8 +22,8 @@ from PIL import Image, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
 from torchvision.transforms import functional
 
 from headrace import deferred
+from headrace._native import deferred as memory
 from headrace.deferred import images as deferred_images
-from headrace.deferred.chain import Chain
 from support import odd_jpegs, pngs
 from support.deferred_images import both, is_deferred
 from support.jpegs import JPEG_KINDS, RESTARTS, jpeg, picture
@@ -414,18 +414,17 @@ def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
     return outcome(action)
 
 
-def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = []
-    content = Chain.content
-    monkeypatch.setattr(Chain, "content", lambda chain: decoded.append(chain.crop) or content(chain))  # type: ignore[func-returns-value]
+def test_nothing_is_decoded_until_pixels_are_needed() -> None:
+    before = memory.counts().fills
     image, _ = both(FILES["a photograph"]())
     image = (
         image.convert("RGB").crop((5, 6, 25, 36)).resize((10, 10)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     )
     assert image.size == (10, 10)
-    assert decoded == []
-    functional.to_tensor(image)
-    assert decoded == [(5, 6, 20, 30)]
+    array = np.asarray(image)
+    assert memory.counts().fills == before
+    assert array.max() > 0
+    assert memory.counts().fills == before + 1
 
 
 @pytest.mark.usefixtures("installed")

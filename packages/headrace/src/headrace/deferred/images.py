@@ -46,13 +46,19 @@ MIRRORED = {Image.Transpose.FLIP_LEFT_RIGHT: {"x": True}, Image.Transpose.FLIP_T
 # Quarter turns, counter-clockwise, that make the image as large as they must.
 TURNED = {Image.Transpose[f"ROTATE_{angle}"]: float(angle) for angle in (90, 180, 270)}
 TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
-MODES = {JpegImageFile: ("RGB", "L"), PngImageFile: ("RGB", "L", "P"), WebPImageFile: ("RGB",)}
+# Of images in these modes conversions alone are recorded; Pillow decodes them for anything else.
+CONVERTED = ("RGBA", "LA", "1", "I;16")
+MODES = {
+    JpegImageFile: ("RGB", "L"),
+    PngImageFile: ("RGB", "L", "P", *CONVERTED),
+    WebPImageFile: ("RGB", "RGBA"),
+}
 # Smaller files are decoded in less time than it takes to defer them.
 FEWEST_PIXELS = 48 * 48
 _TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 
-opened = Counter()  # files that weren't decoded at once
+opened = Counter()  # files that native code decodes, but not at once
 
 
 class Deferred:
@@ -66,13 +72,15 @@ class Deferred:
         noted: whether what read them was noted.
     """
 
-    __slots__ = ("_address", "_core", "_mode", "chain", "noted", "read", "size", "used")
+    __slots__ = ("_address", "_core", "_data", "_mode", "chain", "noted", "read", "size", "used")
 
     readonly = 0  # Pillow asks cores for it
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain, self._mode, self.size = chain, chain.shown_mode, chain.shown
+    def __init__(self, chain: Chain, mode: str = "", data: bytes = b"") -> None:
+        """`mode` is one of `CONVERTED`, of whose file, `data`, the chain gives what it is converted to."""
+        self.chain, self._mode, self.size = chain, mode or chain.shown_mode, chain.shown
         self._core: Any = None
+        self._data = data
         self.used = self.read = self.noted = False
 
     @property
@@ -94,7 +102,9 @@ class Deferred:
 
     def _made(self, *, late: bool) -> Any:
         with self.chain.file.lock:
-            if self._core is None:
+            if self._core is None and self._data:
+                self._core, self._address = _decoded_core(self._data), 0
+            elif self._core is None:
                 memory, self._address = self._memory(late=late)
                 self._core = _pillow_compat.core_on(memory, self._mode, self.size)
         return self._core
@@ -103,9 +113,7 @@ class Deferred:
         try:
             return self.chain.memory(late=late)
         except NativeError:
-            image = Image.open(io.BytesIO(bytes(self.chain.file.data)))
-            image.__dict__.pop("_headrace_opened", None)
-            image.load()  # Pillow's error counts
+            _decoded_core(bytes(self.chain.file.data))  # Pillow's error counts
             raise
 
     def touch(self) -> None:
@@ -113,6 +121,14 @@ class Deferred:
         self._made(late=False)
         if self._address:
             deferred.touch(self._address)
+
+
+def _decoded_core(data: bytes) -> Any:
+    """The core of a file's image, decoded by Pillow."""
+    image = Image.open(io.BytesIO(data))
+    image.__dict__.pop("_headrace_opened", None)
+    image.load()
+    return _pillow_compat.core_of(image)
 
 
 def _deferred_of(image: Any) -> Deferred | None:
@@ -207,13 +223,14 @@ def _copy(original: Function, image: Image.Image) -> Any:
 def _convert(original: Function, image: Image.Image, mode: Any = None, *args: Any, **kwargs: Any) -> Any:
     converted = None
     if mode in ("RGB", "L") and not args and not kwargs and "transparency" not in image.info:
-        known = _recorded(image, ("RGB", "L", "P"))
+        known = _recorded(image, ("RGB", "L", "P", *CONVERTED))
         if known is not None:
             if image.mode == "P":
                 chain = _by_palette(image, known.chain, mode)
             else:
                 chain = known.chain.converted(mode)
             converted = _view(image, known, chain)
+            opened.count += converted is not None and image.mode in CONVERTED
     return original(image, mode, *args, **kwargs) if converted is None else converted
 
 
@@ -331,7 +348,7 @@ def _array_method(image: Any) -> Any:
 
 
 def _as_array(image: Any, dtype: Any = None, copy: bool | None = None) -> Any:
-    """What `numpy.asarray(image)` gives, which may not be written, or a copy of its own if `copy` is true."""
+    """The array that `numpy.asarray(image)` gives, which may be written only if `copy` is true."""
     known = _recorded(image, ("RGB", "L", "P"))
     made = None
     if known is not None:
@@ -431,10 +448,11 @@ def _defer(image: Any, data: bytes) -> None:
         file = _certain(image, data)
     except (NativeError, MemoryError):
         return
-    chain = Chain.whole(file, image.mode)
+    is_converted = image.mode in CONVERTED
+    chain = Chain.whole(file, "RGB" if is_converted else image.mode)
     if chain.checked() is None:
         return
-    image.im = Deferred(chain)
+    image.im = Deferred(chain, image.mode, data) if is_converted else Deferred(chain)
     if isinstance(image, WebPImageFile):
         _pillow_compat.mark_loaded(image)
         image.info["timestamp"] = image.info["duration"] = 0
@@ -446,7 +464,7 @@ def _defer(image: Any, data: bytes) -> None:
     image.tile = []
     image.readonly = 0
     image.__exit__()
-    opened.count += 1
+    opened.count += not is_converted
 
 
 def _certain(image: Any, data: bytes) -> File:
