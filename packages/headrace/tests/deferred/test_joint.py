@@ -13,12 +13,13 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 from torchvision import datasets, tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
 import headrace
+from headrace._native import deferred
 from support.jpegs import jpeg
 from support.pngs import GRAY, PALETTE, png
 
@@ -164,6 +165,16 @@ def test_presets_for_segmentation_give_the_batches_of_torchs_loader(
     preset: str, collate: Any, root: Path
 ) -> None:
     assert_batches_equal(Joint(root, v2.Compose(SEGMENTATION[preset]), "mask"), collate)
+
+
+def test_native_code_makes_images_and_masks(root: Path) -> None:
+    def states(samples: Any) -> list[int]:
+        batch = default_collate(samples)
+        return [deferred.state(tensor.data_ptr()) for tensor in batch]
+
+    dataset = Joint(root, v2.Compose(SEGMENTATION["images"]), "mask")
+    loader = headrace.DataLoader(dataset, 5, num_workers=1, collate_fn=states)
+    assert list(loader) == [[deferred.UNTOUCHED] * 2] * 2
 
 
 def scaled(image: Any, target: Any) -> Any:
