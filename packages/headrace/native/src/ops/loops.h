@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
+#include "../geometry.h"
 #include "../image.h"
 
 namespace headrace::ops {
 
 struct GaussianRow;
 struct GridRow;
-struct OpencvCorners;
+struct OpencvAround;
+struct OpencvRow;
 
 // value * factor + other * rest, as torchvision blends tensors.
 struct TorchBlend {
@@ -80,15 +82,13 @@ struct Loops {
   void (*opencv_to_hsv)(uint8_t* row, int width, const int32_t saturations[256],
                         const int32_t hues[256]);
   void (*opencv_from_hsv)(uint8_t* row, int width, bool rounded);
-  // Pixels between four others, by parts of 32 or by floats.
-  using BlendCorners = void (*)(const OpencvCorners& corners, int count, uint32_t* out);
-  BlendCorners opencv_blend_fixed;
-  BlendCorners opencv_blend_floats;
-  // m[0] x + m[1] y + m[2] for columns from `first` on; the last ones of a row round otherwise.
-  void (*opencv_plane)(const float m[3], float y, int first, int count, bool last, float* out);
-  // Whole pixels of places, `nearest` or to the left, and what is left of these. Both arrays have
-  // kOpencvPlaces elements.
-  void (*opencv_split)(float* places, int count, bool nearest, int32_t* pixels);
+  // Pixels of a row of a warp: of OpenCV 4 from their places in 32nds of a pixel, or in pixels if it
+  // isn't linear, in arrays of whole registers; of OpenCV 5 those from column `begin` to `end`,
+  // where the last ones of a row round otherwise.
+  void (*opencv_warp_fixed)(const ImageView& source, const OpencvAround& around, bool linear,
+                            const int32_t* x, const int32_t* y, int count, uint32_t* out);
+  void (*opencv_warp_floats)(const ImageView& source, const OpencvAround& around,
+                             const OpencvRow& row, int begin, int end, bool last, uint32_t* out);
   // The two passes of a blur with symmetric weights, of which `size`, an odd number, add up to 256
   // or 257 at most. `padded` has size - 1 more pixels.
   void (*opencv_blur_row)(const uint8_t* padded, const uint16_t* weights, int size, int width,
@@ -97,14 +97,17 @@ struct Loops {
                              int width, uint32_t* sums, uint8_t* out);
 };
 
-// What pixels of a row of a warp are blended of.
-constexpr int kOpencvPlaces = 256;
-struct OpencvCorners {
-  uint32_t pixels[4][kOpencvPlaces];  // upper left, upper right, lower left, lower right
-  int32_t fixed_x[kOpencvPlaces];     // how far right and down between them, of 32
-  int32_t fixed_y[kOpencvPlaces];
-  float x[kOpencvPlaces];  // the same from 0 to 1
-  float y[kOpencvPlaces];
+// What a warp sees around its source: the source again, or pixels of one color.
+struct OpencvAround {
+  PaddingMode mode;
+  int32_t fill;
+};
+
+// One row of a warp of OpenCV 5: m gives places in the source, in rows of three.
+struct OpencvRow {
+  float m[9];
+  float y;
+  bool perspective, linear;
 };
 
 // One row of torch's grid_sample of an affine grid.

@@ -443,10 +443,8 @@ const Loops HEADRACE_LOOPS = {blend_level,
                               opencv_luma,
                               opencv_to_hsv,
                               opencv_from_hsv_row,
-                              opencv_blend_fixed,
-                              opencv_blend_floats,
-                              opencv_plane,
-                              opencv_split,
+                              opencv_warp_fixed,
+                              opencv_warp_floats,
                               opencv_blur_row,
                               opencv_blur_column};
 

@@ -55,78 +55,104 @@ void opencv_from_hsv_row(uint8_t* row, int width, bool rounded) {
   for_each_pixel(row, width, [=](Ints p) { return opencv_from_hsv(p, rounded); });
 }
 
-// --- blends of four pixels ---
+// --- rows of warps ---
 
-// What lies after the last pixel in the arrays was never written.
-template <typename Lanes, typename Value>
-inline Lanes lanes_of(const Value* values, int count) {
-  Lanes lanes{};
-  std::memcpy(&lanes, values, sizeof(Value) * std::min(kLanes, count));
-  return lanes;
+// The pixels at these places, and what is seen around the source.
+inline Ints opencv_pixels_at(const ImageView& source, const OpencvAround& around, Ints x, Ints y) {
+  if (around.mode != PaddingMode::kConstant) {
+    const Ints outside = (x < 0) | (x >= source.width) | (y < 0) | (y >= source.height);
+    int any = 0;
+    for (int k = 0; k < kLanes; ++k) any |= outside[k];
+    for (int k = 0; any != 0 && k < kLanes; ++k) {
+      x[k] = padded_index(x[k], source.width, around.mode);
+      y[k] = padded_index(y[k], source.height, around.mode);
+    }
+  }
+  Ints inside;
+  const Ints pixels = pixels_at(source, x, y, &inside);
+  return choose(inside, pixels, Ints{} + around.fill);
 }
 
+// The pixels that `blend` makes of four: upper left, upper right, lower left, lower right.
 template <typename Blend>
-inline void blend_corners(const OpencvCorners& corners, int count, uint32_t* out,
-                          const Blend& blend) {
+inline Ints opencv_blended(const ImageView& source, const OpencvAround& around, Ints x, Ints y,
+                           const Blend& blend) {
+  Ints p[4];
+  for (int k = 0; k < 4; ++k)
+    p[k] = opencv_pixels_at(source, around, x + (k & 1), y + (k >> 1));
+  const auto channel = [&](Ints (*of)(Ints)) {
+    return blend(of(p[0]), of(p[1]), of(p[2]), of(p[3]));
+  };
+  return pixel_of(channel(red), channel(green), channel(blue));
+}
+
+// As OpenCV 4 limits places.
+inline Ints limited(Ints place) { return larger(smaller(place, Ints{} + 32767), Ints{} - 32768); }
+
+void opencv_warp_fixed(const ImageView& source, const OpencvAround& around, bool linear,
+                       const int32_t* xs, const int32_t* ys, int count, uint32_t* out) {
   for (int i = 0; i < count; i += kLanes) {
-    Ints p[4];
-    for (int k = 0; k < 4; ++k) p[k] = lanes_of<Ints>(corners.pixels[k] + i, count - i);
-    const Ints pixels = blend(p, i);
-    std::memcpy(out + i, &pixels, size_t{4} * std::min(kLanes, count - i));
+    Ints x, y;
+    std::memcpy(&x, xs + i, kVectorBytes);
+    std::memcpy(&y, ys + i, kVectorBytes);
+    Ints pixels;
+    if (linear) {
+      const Ints fx = x & 31, fy = y & 31;
+      const Ints a = (32 - fx) * (32 - fy), b = fx * (32 - fy), c = (32 - fx) * fy, d = fx * fy;
+      pixels = opencv_blended(source, around, limited(x >> 5), limited(y >> 5),
+                              [&](Ints p, Ints q, Ints r, Ints s) {
+                                return (p * a + q * b + r * c + s * d + 512) >> 10;
+                              });
+    } else {
+      pixels = opencv_pixels_at(source, around, limited(x), limited(y));
+    }
+    store_pixels(pixels, i, count, out);
   }
 }
 
-void opencv_blend_fixed(const OpencvCorners& corners, int count, uint32_t* out) {
-  blend_corners(corners, count, out, [&](const Ints* p, int i) {
-    const Ints fx = lanes_of<Ints>(corners.fixed_x + i, count - i);
-    const Ints fy = lanes_of<Ints>(corners.fixed_y + i, count - i);
-    const Ints a = (32 - fx) * (32 - fy), b = fx * (32 - fy), c = (32 - fx) * fy, d = fx * fy;
-    const auto channel = [&](Ints (*of)(Ints)) {
-      return (of(p[0]) * a + of(p[1]) * b + of(p[2]) * c + of(p[3]) * d + 512) >> 10;
-    };
-    return pixel_of(channel(red), channel(green), channel(blue));
-  });
-}
-
-void opencv_blend_floats(const OpencvCorners& corners, int count, uint32_t* out) {
-  blend_corners(corners, count, out, [&](const Ints* p, int i) {
-    const Floats fx = lanes_of<Floats>(corners.x + i, count - i);
-    const Floats fy = lanes_of<Floats>(corners.y + i, count - i);
-    const auto between = [](Floats part, Floats from, Floats to) {
-      return fused(part, to - from, from);
-    };
-    const auto channel = [&](Ints (*of)(Ints)) {
-      const Floats upper = between(fx, to_float(of(p[0])), to_float(of(p[1])));
-      const Floats lower = between(fx, to_float(of(p[2])), to_float(of(p[3])));
-      return smaller(larger(rounded_to_even(between(fy, upper, lower)), Ints{}), Ints{} + 255);
-    };
-    return pixel_of(channel(red), channel(green), channel(blue));
-  });
-}
-
-// Where the pixels of a row are taken from, from column `first` on: a plane's height over it. In
-// the last columns the sum is rounded otherwise.
-void opencv_plane(const float m[3], float y, int first, int count, bool last, float* out) {
+// A plane's height over the columns of a row. In the last ones the sum is rounded otherwise.
+inline Floats opencv_plane(const float m[3], float y, Floats column, bool last) {
   const float row = y * m[1];
-  for (int i = 0; i < count; i += kLanes) {
-    Floats x;
-    for (int k = 0; k < kLanes; ++k) x[k] = static_cast<float>(first + i + k);
-    const Floats place =
-        last ? fused(x, all(m[0]), all(row)) + m[2] : fused(x, all(m[0]), all(row + m[2]));
-    std::memcpy(out + i, &place, size_t{4} * std::min(kLanes, count - i));
-  }
+  return last ? fused(column, all(m[0]), all(row)) + m[2]
+              : fused(column, all(m[0]), all(row + m[2]));
 }
 
-// Places of at most a million pixels become pixels, and parts of one to the right and below.
-void opencv_split(float* places, int count, bool nearest, int32_t* pixels) {
-  for (int i = 0; i < count; i += kLanes) {
-    Floats place = lanes_of<Floats>(places + i, count - i);
+void opencv_warp_floats(const ImageView& source, const OpencvAround& around, const OpencvRow& row,
+                        int begin, int end, bool last, uint32_t* out) {
+  // What is further outside looks the same.
+  const auto bounded = [](Floats place) {
     place = place > 1e6f ? all(1e6f) : place;
-    place = place > -1e6f ? place : all(-1e6f);
-    const Ints pixel = nearest ? rounded_to_even(place) : floor_of(place);
-    const Floats part = place - to_float(pixel);
-    std::memcpy(pixels + i, &pixel, kVectorBytes);
-    std::memcpy(places + i, &part, kVectorBytes);
+    return place > -1e6f ? place : all(-1e6f);
+  };
+  Ints lanes;
+  for (int k = 0; k < kLanes; ++k) lanes[k] = k;
+  for (int i = begin; i < end; i += kLanes) {
+    const Floats column = to_float(lanes + i);
+    Floats x = opencv_plane(row.m, row.y, column, last);
+    Floats y = opencv_plane(row.m + 3, row.y, column, last);
+    if (row.perspective) {
+      const Floats depth = opencv_plane(row.m + 6, row.y, column, last);
+      x /= depth;
+      y /= depth;
+    }
+    x = bounded(x);
+    y = bounded(y);
+    Ints pixels;
+    if (row.linear) {
+      const Ints left = floor_of(x), top = floor_of(y);
+      const Floats fx = x - to_float(left), fy = y - to_float(top);
+      const auto between = [](Floats part, Floats from, Floats to) {
+        return fused(part, to - from, from);
+      };
+      pixels = opencv_blended(source, around, left, top, [&](Ints p, Ints q, Ints r, Ints s) {
+        const Floats upper = between(fx, to_float(p), to_float(q));
+        const Floats lower = between(fx, to_float(r), to_float(s));
+        return smaller(larger(rounded_to_even(between(fy, upper, lower)), Ints{}), Ints{} + 255);
+      });
+    } else {
+      pixels = opencv_pixels_at(source, around, rounded_to_even(x), rounded_to_even(y));
+    }
+    store_pixels(pixels, i, end, out);
   }
 }
 

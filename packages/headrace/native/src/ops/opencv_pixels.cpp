@@ -24,49 +24,14 @@ struct HsvTables {
 
 // --- warps ---
 
-// The pixels of a source, and what is seen around it.
-class Surrounded {
- public:
-  Surrounded(const ImageView& source, const OpencvWarp& warp)
-      : source_(source), mode_(warp.mode), fill_(0) {
-    std::memcpy(&fill_, warp.fill, 3);
-  }
+OpencvAround around_of(const OpencvWarp& warp) {
+  return {warp.mode, warp.fill[0] | warp.fill[1] << 8 | warp.fill[2] << 16};
+}
 
-  uint32_t at(int x, int y) const {
-    if (!has(x, source_.width) || !has(y, source_.height)) {
-      if (mode_ == PaddingMode::kConstant) return fill_;
-      x = padded_index(x, source_.width, mode_);
-      y = padded_index(y, source_.height, mode_);
-    }
-    return pixels(y)[x];
-  }
-
-  // Pixel `i` of what is blended: those from (x, y) to (x + 1, y + 1).
-  void corners(int x, int y, int i, OpencvCorners* corners) const {
-    if (has(x, source_.width - 1) && has(y, source_.height - 1)) {
-      const uint32_t *upper = pixels(y) + x, *lower = pixels(y + 1) + x;
-      corners->pixels[0][i] = upper[0];
-      corners->pixels[1][i] = upper[1];
-      corners->pixels[2][i] = lower[0];
-      corners->pixels[3][i] = lower[1];
-    } else {
-      for (int k = 0; k < 4; ++k) corners->pixels[k][i] = at(x + (k & 1), y + (k >> 1));
-    }
-  }
-
- private:
-  static bool has(int i, int size) {
-    return static_cast<unsigned>(i) < static_cast<unsigned>(size);
-  }
-  const uint32_t* pixels(int y) const { return reinterpret_cast<const uint32_t*>(source_.row(y)); }
-
-  const ImageView& source_;
-  PaddingMode mode_;
-  uint32_t fill_;
-};
-
-// The nearest integer, of two the even one; |value| < 2^31.
+// The nearest integer, of two the even one. As processors have it, what is no int32 becomes the
+// least one.
 int32_t rounded(double value) {
+  if (!(std::fabs(value) < 2147483648.0)) return INT32_MIN;
   constexpr double kNoFractions = 6755399441055744.0;  // 1.5 * 2^52
   const double sum = value + kNoFractions;
   int64_t bits;
@@ -74,75 +39,63 @@ int32_t rounded(double value) {
   return static_cast<int32_t>(bits);
 }
 
-// As OpenCV 4 limits places.
-int limited(int32_t place) { return std::clamp(place, -32768, 32767); }
-
-// One row of a warp of OpenCV 4 from its places, in 32nds of a pixel, or in pixels if it isn't
-// linear.
-void warp_places(const Surrounded& pixels, bool linear, const int32_t* x, const int32_t* y,
-                 int count, OpencvCorners* corners, uint32_t* to) {
-  if (!linear) {
-    for (int i = 0; i < count; ++i) to[i] = pixels.at(limited(x[i]), limited(y[i]));
-    return;
-  }
-  for (int i = 0; i < count; ++i) {
-    corners->fixed_x[i] = x[i] & 31;
-    corners->fixed_y[i] = y[i] & 31;
-  }
-  for (int i = 0; i < count; ++i)
-    pixels.corners(limited(x[i] >> 5), limited(y[i] >> 5), i, corners);
-  active_loops().opencv_blend_fixed(*corners, count, to);
+// Sums wrap.
+int32_t sum(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
 
+constexpr int kPlaces = 256;  // whole registers
+
 // Places in 1024ths of a pixel.
-void warp_affine_fixed(const Surrounded& pixels, const OpencvWarp& warp, const ImageView& out) {
+void warp_affine_fixed(const ImageView& source, const OpencvWarp& warp, const ImageView& out) {
   const double* m = warp.m;
+  const OpencvAround around = around_of(warp);
   const int32_t half = warp.linear ? 16 : 512, shift = warp.linear ? 5 : 10;
-  OpencvCorners corners;
-  int32_t across_x[kOpencvPlaces], across_y[kOpencvPlaces], x[kOpencvPlaces], y[kOpencvPlaces];
-  for (int begin = 0; begin < out.width; begin += kOpencvPlaces) {
-    const int count = std::min(kOpencvPlaces, out.width - begin);
+  int32_t across_x[kPlaces], across_y[kPlaces], x[kPlaces] = {}, y[kPlaces] = {};
+  for (int begin = 0; begin < out.width; begin += kPlaces) {
+    const int count = std::min(kPlaces, out.width - begin);
     for (int i = 0; i < count; ++i) {
       across_x[i] = rounded(m[0] * (begin + i) * 1024);
       across_y[i] = rounded(m[3] * (begin + i) * 1024);
     }
     for (int row = 0; row < out.height; ++row) {
-      const int32_t down_x = rounded((m[1] * row + m[2]) * 1024) + half;
-      const int32_t down_y = rounded((m[4] * row + m[5]) * 1024) + half;
+      const int32_t down_x = sum(rounded((m[1] * row + m[2]) * 1024), half);
+      const int32_t down_y = sum(rounded((m[4] * row + m[5]) * 1024), half);
       for (int i = 0; i < count; ++i) {
-        x[i] = (down_x + across_x[i]) >> shift;
-        y[i] = (down_y + across_y[i]) >> shift;
+        x[i] = sum(down_x, across_x[i]) >> shift;
+        y[i] = sum(down_y, across_y[i]) >> shift;
       }
       auto* to = reinterpret_cast<uint32_t*>(out.row(row)) + begin;
-      warp_places(pixels, warp.linear, x, y, count, &corners, to);
+      active_loops().opencv_warp_fixed(source, around, warp.linear, x, y, count, to);
     }
   }
 }
 
 // OpenCV adds to the place of a block's first column.
-void warp_perspective_fixed(const Surrounded& pixels, const OpencvWarp& warp,
-                            const ImageView& out) {
+void warp_perspective_fixed(const ImageView& source, const OpencvWarp& warp, const ImageView& out) {
   const double* m = warp.m;
+  const OpencvAround around = around_of(warp);
   const double unit = warp.linear ? 32 : 1;
   const int block = std::min(1024 / std::min(16, out.height), out.width);
-  OpencvCorners corners;
-  int32_t x[kOpencvPlaces], y[kOpencvPlaces];
+  const auto place = [](double value) {  // also of what is no number
+    return rounded(std::max<double>(INT32_MIN, std::min<double>(INT32_MAX, value)));
+  };
+  int32_t x[kPlaces] = {}, y[kPlaces] = {};
   for (int row = 0; row < out.height; ++row) {
     for (int begin = 0, count; begin < out.width; begin += count) {
       const int first = begin / block * block;
-      count = std::min({kOpencvPlaces, out.width - begin, first + block - begin});
+      count = std::min({kPlaces, out.width - begin, first + block - begin});
       const double left_x = m[0] * first + m[1] * row + m[2];
       const double left_y = m[3] * first + m[4] * row + m[5];
       const double left_depth = m[6] * first + m[7] * row + m[8];
       for (int i = 0; i < count; ++i) {
         const double column = begin - first + i, depth = left_depth + m[6] * column;
         const double scale = depth != 0 ? unit / depth : 0;
-        const double most = 1 << 30;  // further outside looks the same
-        x[i] = rounded(std::clamp((left_x + m[0] * column) * scale, -most, most));
-        y[i] = rounded(std::clamp((left_y + m[3] * column) * scale, -most, most));
+        x[i] = place((left_x + m[0] * column) * scale);
+        y[i] = place((left_y + m[3] * column) * scale);
       }
       auto* to = reinterpret_cast<uint32_t*>(out.row(row)) + begin;
-      warp_places(pixels, warp.linear, x, y, count, &corners, to);
+      active_loops().opencv_warp_fixed(source, around, warp.linear, x, y, count, to);
     }
   }
 }
@@ -150,40 +103,19 @@ void warp_perspective_fixed(const Surrounded& pixels, const OpencvWarp& warp,
 // Pixels that OpenCV 5 computes together.
 constexpr int kWarpVector = 16;
 
-void warp_floats(const Surrounded& pixels, const OpencvWarp& warp, const ImageView& out) {
-  const Loops& loops = active_loops();
-  float m[9];
-  for (int i = 0; i < 9; ++i) m[i] = static_cast<float>(warp.m[i]);
-  OpencvCorners corners;
-  float depth[kOpencvPlaces];
-  int32_t x[kOpencvPlaces], y[kOpencvPlaces];
+void warp_floats(const ImageView& source, const OpencvWarp& warp, const ImageView& out) {
+  const OpencvAround around = around_of(warp);
+  OpencvRow row = {};
+  for (int i = 0; i < 9; ++i) row.m[i] = static_cast<float>(warp.m[i]);
+  row.perspective = warp.perspective;
+  row.linear = warp.linear;
   const int vectors = out.width / kWarpVector * kWarpVector;
-  for (int row = 0; row < out.height; ++row) {
-    auto* to = reinterpret_cast<uint32_t*>(out.row(row));
-    for (int begin = 0, count; begin < out.width; begin += count, to += count) {
-      const bool last = begin >= vectors;
-      count = std::min(kOpencvPlaces, (last ? out.width : vectors) - begin);
-      const auto plane = [&](const float* coefficients, float* places) {
-        loops.opencv_plane(coefficients, static_cast<float>(row), begin, count, last, places);
-      };
-      plane(m, corners.x);
-      plane(m + 3, corners.y);
-      if (warp.perspective) {
-        plane(m + 6, depth);
-        for (int i = 0; i < count; ++i) {
-          corners.x[i] /= depth[i];
-          corners.y[i] /= depth[i];
-        }
-      }
-      loops.opencv_split(corners.x, count, !warp.linear, x);
-      loops.opencv_split(corners.y, count, !warp.linear, y);
-      if (warp.linear) {
-        for (int i = 0; i < count; ++i) pixels.corners(x[i], y[i], i, &corners);
-        loops.opencv_blend_floats(corners, count, to);
-      } else {
-        for (int i = 0; i < count; ++i) to[i] = pixels.at(x[i], y[i]);
-      }
-    }
+  for (int y = 0; y < out.height; ++y) {
+    auto* to = reinterpret_cast<uint32_t*>(out.row(y));
+    row.y = static_cast<float>(y);
+    const auto warp_row = active_loops().opencv_warp_floats;
+    warp_row(source, around, row, 0, vectors, false, to);
+    warp_row(source, around, row, vectors, out.width, true, to);
   }
 }
 
@@ -208,13 +140,12 @@ void opencv_from_hsv(const ImageView& image, int vector) {
 }
 
 void opencv_warp(const ImageView& source, const OpencvWarp& warp, const ImageView& out) {
-  const Surrounded pixels(source, warp);
   if (warp.version >= 5)
-    warp_floats(pixels, warp, out);
+    warp_floats(source, warp, out);
   else if (warp.perspective)
-    warp_perspective_fixed(pixels, warp, out);
+    warp_perspective_fixed(source, warp, out);
   else
-    warp_affine_fixed(pixels, warp, out);
+    warp_affine_fixed(source, warp, out);
 }
 
 }  // namespace headrace::ops

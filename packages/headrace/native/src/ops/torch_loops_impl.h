@@ -114,7 +114,7 @@ inline Ints pixels_at(const ImageView& source, Ints x, Ints y, Ints* inside) {
   *inside = (x >= 0) & (x < source.width) & (y >= 0) & (y < source.height);
 #if defined(__AVX2__)
   if (source.stride * static_cast<size_t>(source.height) <= INT32_MAX) {
-    const Ints offset = (y * static_cast<int>(source.stride) + x * 4) & *inside;
+    const Ints offset = (y & *inside) * static_cast<int>(source.stride) + (x & *inside) * 4;
     const auto* from = reinterpret_cast<const int*>(source.data);
 #if defined(__AVX512F__)
     const auto mask = _mm512_movepi32_mask(reinterpret_cast<__m512i>(*inside));
