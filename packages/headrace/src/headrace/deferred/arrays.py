@@ -144,7 +144,8 @@ class Recipe(NamedTuple):
         nbytes, file = self.nbytes, chain.file
         late = late and file.certain and File.held_nbytes <= MOST_HELD_NBYTES
         if late and nbytes <= deferred.MOST_NBYTES:
-            memory = _ArrayPiece(self, self._replace(chain=chain).fill()).take()
+            recipe = self if chain is self.chain else self._replace(chain=chain)
+            memory = _ArrayPiece(recipe, recipe.fill()).take()
             if memory is not None:
                 return memory
         if not self.is_image:
@@ -286,9 +287,6 @@ def find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
     """The deferred memory that `x` lies in, and what `x` will hold, or None."""
     kind = type(x)
     dtypes: Any
-    # A trace would hold the values as constants.
-    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-        return None
     if kind is np.ndarray:
         address, dtypes = x.__array_interface__["data"][0], ARRAY_DTYPES
     elif kind is torch.Tensor:
@@ -319,6 +317,9 @@ def address_of(tensor: torch.Tensor) -> int:
     """The address of a tensor's first value, or 0 if its values aren't those in its memory, or somebody asks
     how they were computed."""
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_neg():
+        return 0
+    # A trace would hold the values as constants.
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return 0
     try:
         return tensor.data_ptr()

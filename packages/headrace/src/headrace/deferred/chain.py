@@ -21,9 +21,11 @@ from headrace.deferred.steps import (
     GRAY_ROWS,
     MAX_STEPS,
     PILLOW_ROWS,
+    FromHsv,
     PillowPoint,
     Step,
     Store,
+    ToHsv,
     allowed_decoders,
     native_form,
 )
@@ -40,7 +42,12 @@ Box = tuple[int, int, int, int]
 # Of a resize, those that native code has; Pillow 13 has more.
 FILTERS = frozenset(range(Image.Resampling.HAMMING + 1))
 # Ops on pixels that keep the size, and that native code does with all numbers that are recorded.
-ALWAYS_DONE = frozenset((ChannelPermutation, ColorJitter, Grayscale, HorizontalFlip, VerticalFlip))
+ALWAYS_DONE = frozenset(
+    (
+        *(ChannelPermutation, ColorJitter, Grayscale, HorizontalFlip, VerticalFlip),
+        *(FromHsv, PillowPoint, ToHsv),
+    )
+)
 
 
 class Counter:
@@ -258,7 +265,7 @@ class Chain(NamedTuple):
             return self.after(HorizontalFlip(1.0) if x else VerticalFlip(1.0), (1.0,))
         return self._replace(flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
-    def colored(self, mode: str, levels: tuple[int, ...]) -> Chain | None:
+    def colored(self, mode: str, levels: bytes) -> Chain | None:
         """The same of a palette's entries, converted to a mode by a table of their colors."""
         if len(self.steps) == MAX_STEPS:
             return None

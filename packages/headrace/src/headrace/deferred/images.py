@@ -242,7 +242,7 @@ def _by_palette(image: Image.Image, chain: Chain, mode: str) -> Chain | None:
     entries.putdata(range(256))
     entries.putpalette(colors)
     levels = [band.tobytes() for band in entries.convert(mode).split()]
-    return chain.colored(mode, tuple(b"".join(levels * (3 // len(levels)))))
+    return chain.colored(mode, b"".join(levels * (3 // len(levels))))
 
 
 def _crop(original: Function, image: Image.Image, box: Any = None) -> Any:

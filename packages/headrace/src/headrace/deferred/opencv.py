@@ -49,10 +49,11 @@ LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
 NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
 MAX_TABLES = 64
 LARGEST = 1 << 15  # edge of an image, which OpenCV decodes by default
+IS_LIMITED = any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ)  # by the program
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 ORIENTATION, SHORT = 0x0112, 3  # EXIF's tag, and the type of its value
 TYPES_NBYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8), 1))  # of values in EXIF
-APP1, START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
+APP1, START_OF_SCAN, FRAMES = 0xE1, 0xDA, (0xC0, 0xC1)  # markers of a JPEG
 # What turns the pixels of a file upright: mirrored (x, y), or degrees counter-clockwise.
 UPRIGHT: dict[int, tuple[bool, bool] | float] = {
     1: (False, False),
@@ -80,7 +81,7 @@ def _imread(original: Function, *args: Any, **kwargs: Any) -> Any:
         try:
             path = os.fspath(args[0])
             path.encode()
-            with open(path, "rb") as file:
+            with open(path, "rb", buffering=0) as file:
                 array = _decoded(file.read(), flags)
         except (OSError, TypeError, ValueError, AttributeError):  # which OpenCV says in its own way
             pass
@@ -107,20 +108,19 @@ _STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREA
 
 def _decoded(data: bytes, flags: int) -> Any:
     """The array of a file, or None if OpenCV has to decode it."""
-    if not ffi.image_decodes(data) or max(ffi.image_size(data)) > LARGEST or _differs("imread"):
-        return None
-    if any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ):
+    if IS_LIMITED or not ffi.image_decodes(data) or _differs("imread"):
         return None
     is_png = data.startswith(PNG_SIGNATURE)
     if is_png and data[24] > 8:  # bits of a value, which OpenCV scales and Pillow cuts
         return None
-    if flags == cv2.IMREAD_GRAYSCALE and not (is_png and data[25] == 0):
+    if flags == cv2.IMREAD_GRAYSCALE and not _is_gray(data):
         return None  # of a color file OpenCV's gray is another one
     upright = UPRIGHT.get(_orientation(data))
     if upright is None:
         return None
     try:
-        chain: Chain | None = Chain.whole(_file(data, is_png=is_png), "RGB")
+        file = _file(data, is_png=is_png)
+        chain = Chain.whole(file, "RGB") if max(file.size) <= LARGEST else None
     except (NativeError, MemoryError):
         return None
     if isinstance(upright, float):
@@ -141,20 +141,37 @@ def _file(data: bytes, *, is_png: bool) -> File:
     return File(data, size, certain=data[:2] == b"\xff\xd8")
 
 
-def _orientation(data: bytes) -> int:
-    """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
-    if data[:2] != b"\xff\xd8":
-        return 0 if b"eXIf" in data or b"EXIF" in data else 1
-    found, at = [], 2
-    while data[at : at + 1] == b"\xff" and data[at + 1] != START_OF_SCAN:
+def _segments(data: bytes) -> list[tuple[int, bytes]]:
+    """The markers of a JPEG with what follows them, the last of which is its scan's if nothing is unusual."""
+    segments, at = [(0, b"")], 2
+    while data[at : at + 1] == b"\xff" and segments[-1][0] != START_OF_SCAN:
         if data[at + 1] == 0xFF:  # which may fill the space before a marker
             at += 1
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if data[at + 1] == APP1 and data[at + 4 : at + 8].lower() == b"exif":
-            found.append(_orientation_in(data[at + 4 : end]))
+        segments.append((data[at + 1], data[at + 4 : end]))
         at = end
-    return 0 if data[at : at + 1] != b"\xff" or len(found) > 1 else sum(found) if found else 1
+    return segments
+
+
+def _is_gray(data: bytes) -> bool:
+    """Returns whether a file is known to have one channel."""
+    if data.startswith(PNG_SIGNATURE):
+        return data[25] == 0
+    return data[:2] == b"\xff\xd8" and any(
+        marker in FRAMES and content[5] == 1 for marker, content in _segments(data)
+    )
+
+
+def _orientation(data: bytes) -> int:
+    """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
+    if data[:2] != b"\xff\xd8":
+        return 0 if b"eXIf" in data or b"EXIF" in data else 1
+    segments = _segments(data)
+    exif = [content for marker, content in segments if marker == APP1 and content[:4].lower() == b"exif"]
+    if segments[-1][0] != START_OF_SCAN or len(exif) > 1:
+        return 0
+    return _orientation_in(exif[0]) if exif else 1
 
 
 def _orientation_in(exif: bytes) -> int:

@@ -246,17 +246,18 @@ def _warp(seen: Recipe, inverse: Sequence[float], dsize: Any, flags: int, border
 def _in_reach(inverse: Sequence[float], size: tuple[int, int]) -> bool:
     """Returns whether each pixel comes from a place that native code computes as OpenCV does."""
     width, height = size
-    m = (*inverse, 0.0, 0.0, 1.0)[:9]
-    for x, y in ((0, 0), (width, 0), (0, height), (width, height)):
-        depth = m[6] * x + m[7] * y + m[8]
+    nearest = 1.0
+    if len(inverse) == 9:
+        x, y, z = inverse[6:]
+        depths = [x * column + y * row + z for column in (0, width) for row in (0, height)]
+        nearest = min(map(abs, depths))
         # A plane that changes its sign has places in infinity.
-        if not depth * m[8] > 0 or abs(depth) < 1e-3:
+        if not min(depth * z for depth in depths) > 0 or nearest < 1e-3:
             return False
-        for row in (0, 3):
-            terms = m[row] * x, m[row + 1] * y, m[row + 2]
-            if not sum(map(abs, terms)) <= LARGEST_PLACE * min(1.0, abs(depth)):
-                return False
-    return True
+    most = LARGEST_PLACE * min(1.0, nearest)
+    return all(
+        abs(inverse[i]) * width + abs(inverse[i + 1]) * height + abs(inverse[i + 2]) <= most for i in (0, 3)
+    )
 
 
 def _matrix(M: Any, rows: int) -> Any:  # noqa: N803
@@ -348,9 +349,5 @@ def _gaussian(size: int, sigma: float) -> tuple[int, ...]:
 
 def looked_up(seen: Recipe, levels: np.ndarray[Any, Any]) -> Made:
     """The recipe with a table of uint8 [256, channels] for the array's levels."""
-    columns = [levels[:, c].tolist() for c in range(levels.shape[1])]
-    if seen.store.blue_first:
-        columns.reverse()
-    return after(
-        seen, PillowPoint(tuple(level for column in columns * (3 // len(columns)) for level in column))
-    )
+    planes = levels.T[::-1] if seen.store.blue_first else levels.T
+    return after(seen, PillowPoint(np.broadcast_to(planes, (3, 256)).tobytes()))

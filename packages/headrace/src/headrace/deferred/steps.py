@@ -34,8 +34,6 @@ WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.
 LARGEST_COEFFICIENT = 1e6
 ITEM_NBYTES = (1, 2, 2, 4, 8)  # of a value, by `Store.dtype`
 
-Levels = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -88,12 +86,12 @@ class PillowBlur(PillowOp):
 class PillowPoint(PillowOp):
     """`point(levels)`: what the 256 levels of red become, then those of green and blue."""
 
-    levels: Levels
+    levels: bytes
 
     native = "pillow_point"
 
     def data(self) -> npt.NDArray[np.float32]:
-        return np.array(self.levels, np.float32)
+        return np.frombuffer(self.levels, np.uint8).astype(np.float32)
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return image.point(list(self.levels))
@@ -223,7 +221,7 @@ def point_of(table: Any) -> tuple[ImageOp, Draw] | None:
         return None
     levels = tuple(table)
     known = all(type(level) is int and 0 <= level <= 255 for level in levels)
-    return (PillowPoint(levels), ()) if known else None
+    return (PillowPoint(bytes(levels)), ()) if known else None
 
 
 def warp_of(size: Any, method: Any, data: Any, filter: Any, fill: Any) -> tuple[ImageOp, Draw] | None:
