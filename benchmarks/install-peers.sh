@@ -8,7 +8,7 @@ set -uo pipefail
 folder=$1 main=$2
 shift 2
 peers=("$@")
-[ ${#peers[@]} -gt 0 ] || peers=(albumentations dali decoders ffcv spdl streaming turboloader webdataset)
+[ ${#peers[@]} -gt 0 ] || peers=(albumentations augrs dali decoders ffcv spdl streaming turboloader webdataset)
 shared=$("$main/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || exit 1
 mkdir -p "$folder"
 
@@ -36,6 +36,7 @@ debian() {  # PACKAGE…: only those that are missing
 }
 
 install_albumentations() { make_environment albumentations shared && install albumentations albumentations opencv-python-headless; }
+install_augrs() { make_environment augrs shared && install augrs augrs-py opencv-python-headless; }
 install_decoders() {  # for decoders.py
   debian libturbojpeg0 ffmpeg && make_environment decoders shared &&
     install decoders opencv-python-headless simplejpeg 'PyTurboJPEG<2' imagecodecs kornia-rs torchcodec

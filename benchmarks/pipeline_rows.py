@@ -45,7 +45,7 @@ BOTH = {
     "Resize, RandomRotation, ColorJitter",
 }
 POLICIES = {"crop, RandAugment", "crop, AutoAugment", "crop, TrivialAugmentWide, RandomErasing"}
-PEERS = {"dali": BOTH | POLICIES, "albumentations": BOTH}
+PEERS = {"dali": BOTH | POLICIES, "albumentations": BOTH, "augrs": BOTH}
 
 
 @dataclass(frozen=True)
@@ -385,14 +385,16 @@ def _pairs(folder: Path) -> Any:
     return Pairs(folder, None)
 
 
-class Read(ListDataset):
+def _read(folder: Path) -> Any:
     """The pixels that OpenCV decodes, of which something is computed."""
+    import cv2
 
-    def __getitem__(self, index: int) -> Any:
-        import cv2
+    class Read(ListDataset):
+        def __getitem__(self, index: int) -> Any:
+            path, label = self.samples[index]
+            return int(cv2.imread(path)[-1, -1, 0]), label
 
-        path, label = self.samples[index]
-        return int(cv2.imread(path)[-1, -1, 0]), label
+    return Read(folder, None)
 
 
 def _ultralytics(folder: Path) -> Any:
@@ -517,7 +519,7 @@ ROWS: tuple[Row, ...] = (
     Row("segmentation preset, masks", segmentation, 3.0),
     Row("buckets at 512 pixels", Bucketed, 2.5, batches=bucket_batches),
     Row("WebDataset, decode('pil')", _web_dataset, 4.0, "webdataset"),
-    Row("cv2.imread", lambda folder: Read(folder, None), 1.2, "cv2"),
+    Row("cv2.imread", _read, 1.2, "cv2"),
     Row("albumentations, cv2", _albumentations(_by_cv2, _crop_and_flip), 4.0, "albumentations"),
     Row("albumentations, cv2, Resize, flips, Rotate, brightness",
         _albumentations(_by_cv2, _resize_and_turn), 3.0, "albumentations"),
