@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 from datetime import datetime, timezone
@@ -45,7 +46,10 @@ def continued(path: Path) -> dict[str, Any]:
 
 def newest(name: str) -> dict[str, Any]:
     """The newest record of that name in results/, or an empty one if there is none."""
-    files = sorted(RESULTS.glob(f"????-??-??*-{name}.json"))
+    form = re.compile(
+        rf"\d{{4}}-\d\d-\d\d-(epyc-(2-cores-)?)?{re.escape(name)}\.json"
+    )  # of earlier runs, too
+    files = sorted(path for path in RESULTS.iterdir() if form.fullmatch(path.name))
     return {"file": files[-1].name, **json.loads(files[-1].read_text(encoding="utf-8"))} if files else {}
 
 

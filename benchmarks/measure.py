@@ -46,8 +46,8 @@ class Benchmark:
 
     def complete(self) -> bool:
         """True if the newest results are those of the present code on this machine."""
-        files = sorted(RESULTS.glob(f"*-{self.name}.json"))
-        return bool(files) and bool(machine.continued(files[-1]))
+        record = machine.newest(self.name)
+        return bool(record) and bool(machine.continued(RESULTS / record["file"]))
 
 
 BOTH = (
