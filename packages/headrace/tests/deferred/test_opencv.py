@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from headrace import deferred
 from headrace._native import deferred as memory
 from headrace._native import ffi
 from support import odd_jpegs, pngs
@@ -431,3 +433,25 @@ def test_later_changes_of_an_array_are_its_own() -> None:
     late[:] = 7
     assert np.array_equal(small, OPENCVS["resize"](pixels, (20, 20)))
     assert np.array_equal(cv2.resize(late, (5, 5)), np.full((5, 5, 3), 7))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P"])
+def test_arrays_of_pillows_images_are_recorded_as_well(mode: str) -> None:
+    calls: list[Call] = [
+        ("resize", ((33, 21), None, 0, 0, cv2.INTER_NEAREST)),
+        ("resize", ((120, 90), None, 0, 0, cv2.INTER_LINEAR)),
+        ("warpAffine", (np.array([[0.9, -0.3, 4.2], [0.25, 1.1, -3.7]]), (70, 50))),
+        ("GaussianBlur", ((3, 3), 0)),
+        ("flip", (1,)),
+    ]
+    data = saved("PNG", mode)
+    wanted = np.array(Image.open(io.BytesIO(data)))
+    deferred.install()
+    try:
+        for name, arguments in calls:
+            late = np.array(Image.open(io.BytesIO(data)))
+            assert untouched(late)
+            crop = getattr(cv2, name)(late[3:, 5:], *arguments)
+            assert np.array_equal(crop, OPENCVS[name](wanted[3:, 5:], *arguments)), name
+    finally:
+        deferred.uninstall()

@@ -355,7 +355,9 @@ def _as_array(image: Any, dtype: Any = None, copy: bool | None = None) -> Any:
         known.read = True
         store, axes = (RGB_ROWS, "HWC") if image.mode == "RGB" else (GRAY_ROWS, "HW")
         converted = None if copy is False else with_dtype(store, dtype)
-        recipe = Recipe(known.chain, converted or store, axes)
+        # The numbers of a palette's entries are levels from here on.
+        chain = known.chain._replace(mode="L") if image.mode == "P" else known.chain
+        recipe = Recipe(chain, converted or store, axes)
         made = recipe.array_of_image(writable=copy is True or converted is not None)
         if not known.noted and made is not None:
             known.noted = True
