@@ -117,6 +117,20 @@ def test_few_steps_are_enough_if_each_takes_long(examine: Examine, monkeypatch: 
     assert module.FEW_STEPS <= len(phase(observation, ACTUAL).computes) < module.LEAST_STEPS
 
 
+class SometimesSlow(Rows):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.1 * (index % 20 == 19))
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
+def test_a_longer_queue_is_tried_before_more_workers_if_samples_are_uneven(examine: Examine) -> None:
+    loader = DataLoader(SometimesSlow(400), 1, num_workers=1, persistent_workers=True)
+    tried = [one.name for one in examine(epochs(loader, nothing)).others(SUPPLY)]
+    assert tried[:2] == ["supply headrace", "supply prefetch_factor=8"]
+    assert tried[-1].startswith("supply num_workers=")
+
+
 def test_starts_of_epochs_are_not_waits(examine: Examine) -> None:
     class Slow(DataLoader[Any]):
         def __iter__(self) -> Any:

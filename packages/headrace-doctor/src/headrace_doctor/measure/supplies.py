@@ -139,6 +139,10 @@ class Supplies:
             looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
             if worker_threads(looks) > usable_cores():
                 self._try(watched, {"worker_threads": 1})
+        if loader.num_workers and is_uneven(supply):
+            self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
+            if hasattr(loader, "in_order"):
+                self._try(watched, {"loader": {"in_order": False}})
 
         def rate_of(workers: int) -> float:
             phase = self._try(watched, {"loader": {"num_workers": workers}})
@@ -150,10 +154,6 @@ class Supplies:
         if waiting_share(self._counted()) > 0.5:  # as many as suffice if they do nothing but wait
             first = math.ceil(max(1, loader.num_workers) * wanted / supply.samples_per_second)
         best_workers(loader.num_workers, rate_of, now, AMPLE * wanted, first)
-        if loader.num_workers and is_uneven(supply):
-            self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
-            if hasattr(loader, "in_order"):
-                self._try(watched, {"loader": {"in_order": False}})
 
     def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
         actual = self._observation.phase(ACTUAL)
