@@ -150,7 +150,7 @@ std::vector<Flaw> pipeline_flaws() {
       {size, [](Request* r) { r->pipeline.height = (1 << 20) + 1; }},
       {size, [](Request* r) { r->pipeline.width = (1 << 20) + 1; }},
       {dtype, [](Request* r) { r->pipeline.dtype = -1; }},
-      {dtype, [](Request* r) { r->pipeline.dtype = 4; }},
+      {dtype, [](Request* r) { r->pipeline.dtype = 5; }},
       {layout, [](Request* r) { r->pipeline.layout = -1; }},
       {layout, [](Request* r) { r->pipeline.layout = 2; }},
       {"a dtype other than uint8 needs a table", [](Request* r) { r->pipeline.dtype = 3; }},

@@ -278,7 +278,7 @@ def _leveled(original: Function, recipe: Recipe, dense: bool, *args: Any, **kwar
     changed = change_levels(original, recipe, dense, *args, **kwargs) if _has_levels(recipe) else None
     if changed is None or changed.store.dtype != 0:
         return None
-    levels = PillowPoint(tuple(changed.store.keep.flatten().tolist()))
+    levels = PillowPoint(bytes(changed.store.keep.flatten().tolist()))
     after = _with(recipe, recipe.chain.after(levels, ()))
     return after and _laid_out(original, after, dense, *args, **kwargs)
 
