@@ -123,14 +123,17 @@ def section(folder: Path) -> str:
         load = statistics.median(row["load"] for row in one["rows"] if "load" in row)
         text += f"{machine['cores_usable']} cores, median load {load:.1f} before each script"
         text += f", beside {one['busy']} busy loops\\\n" if one["busy"] else "\\\n"
-    keys = next(iter(summaries.values()), {}).keys()
-    text += "\n" + table([("entrant", *keys), *((name, *one.values()) for name, one in summaries.items())])
+    if summaries:
+        keys = next(iter(summaries.values())).keys()
+        text += "\n" + table(
+            [("entrant", *keys), *((name, *one.values()) for name, one in summaries.items())]
+        )
     answers = {name: {row["name"]: row for row in rows} for name, rows in tried.items()}
     lines = [("scenario", "family", "known gain", *answers)]
     for scenario in SCENARIOS:
         gain = f"{known_gain(known[scenario.name]):.2f}" if scenario.name in known else ""
         cells = [cell(scenario, of[scenario.name]) if scenario.name in of else "" for of in answers.values()]
-        if any(cells):
+        if any(cells) or (gain and not answers):
             lines.append((f"`{scenario.name}`", scenario.family, gain, *cells))
     text += "\n" + table(lines)
     for name, rows in tried.items():
