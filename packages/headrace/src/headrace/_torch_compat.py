@@ -107,6 +107,12 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
+def has_dispatch_mode() -> bool:
+    """Returns whether a `TorchDispatchMode` is active, which is to see each operator that torch calls."""
+    length = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return length is not None and length() > 0
+
+
 def implementations(of: str) -> Any:
     """The module of torchvision's implementations for PIL images ("pil") or, of v1's functions, for tensors
     ("tensor"), or None if it is gone."""

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import functional as F1  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
@@ -203,6 +204,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "/ a tensor": lambda x: x / torch.tensor(2.0),
     "/ a list": lambda x: x / torch.arange(1.0, x.shape[-1] + 1),
     "/ True": lambda x: x / True,
+    "/ a text": lambda x: x / "2",
     "/=": lambda x: x.float().div_(3),
     "contiguous": lambda x: x.contiguous(),
     "channels last": lambda x: x[None].contiguous(memory_format=torch.channels_last)[0],
@@ -244,6 +246,9 @@ def after(x: Any, beginning: str, names: list[str]) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @given(st.sampled_from(sorted(BEGINNINGS)), st.lists(st.sampled_from(sorted(STEPS)), max_size=6))
+@example("to_image", ["hflip"])
+@example("to_image", ["to", "normalize"])
+@example("to_tensor", ["/ a text"])
 def test_tensors_made_of_arrays_are_those_that_pillows_images_give(beginning: str, names: list[str]) -> None:
     ours, theirs = (after(image.convert("RGB"), beginning, names) for image in pair("RGB"))
     if isinstance(theirs, torch.Tensor) and theirs.is_floating_point():
@@ -303,6 +308,36 @@ def test_methods_see_modes_and_subclasses_as_torchs_own_do() -> None:
     x = torch.from_numpy(np.array(pair("RGB")[1]))
     assert kinds == [type(image.to(torch.float32)), type(image.float()), type(x.as_subclass(Own).float() / 2)]
     assert torch.equal(y, x.float())
+
+
+class Operators(TorchDispatchMode):
+    """Notes each operator that torch calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_dispatch_modes_see_the_operators_that_torch_calls() -> None:
+    seen = []
+    for image in pair("RGB"):
+        x = F1.pil_to_tensor(image)
+        with Operators() as mode:
+            F2.invert(x.float() / 255)
+        seen.append(mode.seen)
+    assert seen[0] == seen[1] != []
+
+
+def test_functions_on_tensors_compile_to_one_graph() -> None:
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        return F2.to_dtype(F2.horizontal_flip(x), torch.float32, scale=True) / 2
+
+    late, ordinary = (F1.pil_to_tensor(image) for image in pair("RGB"))
+    assert torch.equal(torch.compile(changed, backend="eager", fullgraph=True)(late), changed(ordinary))
 
 
 @pytest.mark.filterwarnings("ignore")

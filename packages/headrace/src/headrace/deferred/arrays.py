@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from headrace import _torch_compat
 from headrace._native import deferred
 from headrace.deferred import own_code
 from headrace.deferred.chain import Chain, Counter, File
@@ -319,7 +320,7 @@ def address_of(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_neg():
         return 0
     # A trace would hold the values as constants.
-    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+    if torch.jit.is_tracing() or _torch_compat.has_dispatch_mode():  # type: ignore[attr-defined,no-untyped-call]
         return 0
     try:
         return tensor.data_ptr()

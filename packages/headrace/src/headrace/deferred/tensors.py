@@ -44,15 +44,19 @@ MAX_PADDING = 1 << 14
 _ADJUSTMENT = replace(EACH_ADJUSTMENT, arithmetic="torch")
 
 
-def recording(original: Function, step: Step) -> Function:
+def recording(original: Function, step: Step, *, keeps_class: bool = True) -> Function:
     """A kernel of torchvision's that does what `original` does, later if the tensor is deferred.
 
     Args:
         step: gives the recipe of the result; see `recorded`.
+        keeps_class: whether the result of a `tv_tensors.Image` is one, too; else those aren't recorded.
     """
 
     @functools.wraps(original)
     def kernel(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+        compiling = torch.compiler.is_compiling()  # which follows what is called
+        if compiling or not (keeps_class or type(inpt) is torch.Tensor):
+            return original(inpt, *args, **kwargs)
         return recorded(original, step, inpt, *args, **kwargs)
 
     return kernel
@@ -239,6 +243,8 @@ def _changed(store: Store, change: Function) -> Store | None:
         levels = torch.arange(LEVELS, dtype=torch.uint8, device="cpu").expand(3, LEVELS)
         values = levels.contiguous() if store.values is None else torch.as_tensor(store.keep).clone()
         changed = change(values.view(3, 1, LEVELS))
+        if changed is NotImplemented:  # the operator says what is wrong with its operands
+            return None
         if changed.dtype not in TENSOR_DTYPES or changed.shape != (3, 1, LEVELS):
             return None
         if changed.data_ptr() == values.data_ptr():
@@ -500,6 +506,7 @@ def replacing() -> Iterator[Callable[[], Any] | None]:
         build = functools.partial(recording, step=step)
         yield _torch_compat.replace_kernel(getattr(F, name), tv_tensors.Mask, build)
     for name, step in STEPS_OF_V1.items():
-        yield _torch_compat.replace_implementation("tensor", name, functools.partial(recording, step=step))
+        build = functools.partial(recording, step=step, keeps_class=False)
+        yield _torch_compat.replace_implementation("tensor", name, build)
     for name, of_method in METHODS.items():
         yield _torch_compat.replace_method(name, functools.partial(method, step=of_method))
