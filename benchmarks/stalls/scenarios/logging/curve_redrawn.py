@@ -6,7 +6,7 @@ Fix: draw it once per epoch.
 
 # expected: logging
 # names: plot_losses | savefig
-# advises: less often | seldom | once per epoch | every
+# advises: less often | seldom | epoch
 # needs: matplotlib
 # fix:
 # -            if step % 8 == 0:
