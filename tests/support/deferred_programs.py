@@ -39,9 +39,12 @@ def _files() -> list[bytes]:
     rng = np.random.default_rng(7)
     kinds = ["4:2:0", "4:4:4", "4:2:2", "gray", "4:2:0", "progressive"]
     files = [jpeg(rng, kind, 31 + 7 * n, 52 - 5 * n) for n, kind in enumerate(kinds)]
-    for mode, kind in (("RGB", "PNG"), ("RGBA", "PNG"), ("CMYK", "JPEG")):
-        file = io.BytesIO()
-        picture(rng, 33, 27).convert(mode).save(file, kind)
+    kinds = ["RGB PNG", "RGBA PNG", "CMYK JPEG", "P PNG", "LA PNG", "1 PNG", "I;16 PNG", "RGBA WEBP"]
+    for mode, kind in map(str.split, kinds):
+        file, image = io.BytesIO(), picture(rng, 33, 27)
+        image.putalpha(image.getchannel("G"))
+        made = image.convert("I").convert(mode) if mode == "I;16" else image.convert(mode)
+        made.save(file, kind, lossless=True)
         files.append(file.getvalue())
     turned, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 6
@@ -53,6 +56,9 @@ FILES = _files()
 
 
 # --- images ------------------------------------------------------------------------------------------
+
+
+_DTYPES = (np.uint8, np.int16, np.float16, np.float32, np.float64, np.int64, bool, ">f4")
 
 
 def _box(image: Image.Image, choose: Choose) -> tuple[int, int, int, int]:
@@ -168,6 +174,10 @@ IMAGE_TO_VALUE: list[Action] = [
     lambda image, _: F2.to_image(image),
     lambda image, _: F.normalize(F.to_tensor(image), [0.5] * 3, [0.2] * 3),
     lambda image, _: torch.as_tensor(np.array(image)),
+    lambda image, choose: np.asarray(image, choose.choice(_DTYPES)),
+    lambda image, choose: np.array(image, choose.choice(_DTYPES), copy=choose.choice([True, None, False])),
+    lambda image, _: torch.from_numpy(np.array(image).transpose(2, 0, 1)),
+    lambda image, _: F.pil_to_tensor(image.convert("L")),
 ]
 
 
@@ -326,7 +336,14 @@ TENSOR_TO_TENSOR: list[Action] = [
     lambda x, choose: _functional(choose).normalize(
         x, [0.485, 0.456, 0.406], [0.229, 0.224, choose.choice([0.225, 1e-9])], choose.random() < 0.3
     ),
-    lambda x, choose: x / choose.choice([255, 255.0, 127.5]),
+    lambda x, choose: x / choose.choice([255, 255.0, 127.5, -3, 0, -0.0, 1 << 40, True, "2"]),
+    lambda x, choose: x.div(
+        choose.choice([2, 7.5, -3]), rounding_mode=choose.choice([None, "floor", "trunc"])
+    ),
+    lambda x, choose: x.to(choose.choice([torch.float16, torch.bfloat16, torch.float32, torch.int64])),
+    lambda x, choose: x.to(torch.float32, copy=choose.random() < 0.5),
+    lambda x, _: x.to(torch.zeros(1)),
+    lambda x, _: x.long(),
     lambda x, choose: x.div(255).sub(0.5).div_(0.25) if choose.random() < 0.5 else x.float().div_(255.0),
     lambda x, choose: x.float() / 255 if choose.random() < 0.5 else x.to(torch.float32) / 255.0,
     lambda x, choose: (
@@ -345,7 +362,7 @@ TENSOR_TO_TENSOR: list[Action] = [
     lambda x, choose: torch.cat([x, x.flip(-1)], choose.choice([0, 1, 2])),
     lambda x, choose: x.new_zeros(3, 60, 60)[:, : x.shape[1], : x.shape[2]].copy_(x),
     lambda x, choose: nn.functional.pad(x, (0, choose.randint(0, 5), 0, choose.randint(0, 5))),
-    lambda x, _: x.share_memory_(),
+    lambda x, _: x.clone().share_memory_(),  # torch leaves arrays on the former memory without any
     lambda x, _: x.repeat(1, 2, 1),
     lambda x, _: torch.from_numpy(x.numpy()[..., ::-1].copy()),
 ]
