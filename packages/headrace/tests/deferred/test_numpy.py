@@ -221,6 +221,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "resize": lambda x: F1.resize(x, [9, 8], antialias=True),
     "resized crop": lambda x: F2.resized_crop(x, 1, 2, 5, 4, [9, 8]),
     "resized row": lambda x: F2.resized_crop(x, 1, 1, 1, 4, [9, 8]),
+    "resized pixel": lambda x: F2.resized_crop(x, 1, 1, 1, 1, [9, 8]),
     "v1's crop": lambda x: F1.crop(x, 1, 1, 3, 4),
     "brightness": lambda x: F2.adjust_brightness(x, 1.3),
     "brightness by an integer": lambda x: F2.adjust_brightness(x, 2),
@@ -250,6 +251,7 @@ def after(x: Any, beginning: str, names: list[str]) -> Any:
 @given(st.sampled_from(sorted(BEGINNINGS)), st.lists(st.sampled_from(sorted(STEPS)), max_size=6))
 @example("to_image", ["hflip"])
 @example("to_image", ["crop", "resized row"])
+@example("to_image", ["crop", "resized pixel"])
 @example("to_image", ["to", "normalize"])
 @example("to_tensor", ["/ a text"])
 def test_tensors_made_of_arrays_are_those_that_pillows_images_give(beginning: str, names: list[str]) -> None:

@@ -145,7 +145,7 @@ def _resized_crop(
     if not (0 <= top < top + height <= rows and 0 <= left < left + width <= columns):
         return None
     dense &= width == columns and (recipe.store.rows_of_pixels or height == rows)
-    dense |= height == 1 < width  # of pixels, a row lies side by side
+    dense |= height == 1  # pixels of a row lie side by side
     cropped = _with(recipe, recipe.chain.cropped(left, top, left + width, top + height))
     return None if cropped is None else _resize(original, cropped, dense, *args, **kwargs)
 
