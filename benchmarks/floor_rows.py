@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 Make = Callable[[Path], Dataset[Any]]
@@ -368,6 +369,104 @@ class TransformedByUser(OpenedInMemory):
         return v1.functional.to_tensor(image.crop((left, 0, left + 120, 120))), index
 
 
+class Made(Sized):
+    """What a function makes of each index."""
+
+    def __init__(self, size: int, function: Callable[[int], Any]) -> None:
+        super().__init__(size)
+        self.function = function
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(index)
+
+
+def tiny_arithmetic(index: int) -> dict[str, torch.Tensor]:
+    """A record of a table, normalized by torch."""
+    row = torch.arange(16) + index % 64
+    row = row.float() / 7
+    kind = torch.zeros(4)
+    kind[index % 4] = 1
+    return {"row": (row - row.mean()).to(torch.float64), "both": torch.cat([row, kind]), "kind": kind.long()}
+
+
+def tokens(index: int) -> dict[str, torch.Tensor]:
+    """Ids of one text, and its label."""
+    return {"ids": torch.arange(10 + index % 50), "label": torch.tensor(index)}
+
+
+def padded_tokens(samples: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A collate function that puts ids into zeros."""
+    ids = torch.zeros(len(samples), max(len(sample["ids"]) for sample in samples), dtype=torch.long)
+    for row, sample in enumerate(samples):
+        ids[row, : len(sample["ids"])] = sample["ids"]
+    return ids, torch.stack([sample["label"] for sample in samples])
+
+
+PIXELS = np.random.default_rng(0).integers(0, 255, (64, 32, 32, 3), np.uint8)
+SMALL_V1 = v1.Compose(
+    [v1.RandomCrop(32, 4), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize((0.5,) * 3, (0.2,) * 3)]
+)
+SMALL_V2 = v2.Compose(
+    [v2.ToImage(), v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+)
+GRAY = v1.Compose([v1.ToTensor(), v1.Normalize((0.13,), (0.31,))])
+
+
+def small_v1(index: int) -> torch.Tensor:
+    """CIFAR's images through torchvision's v1."""
+    return SMALL_V1(Image.fromarray(PIXELS[index % 64]))
+
+
+def small_v2(index: int) -> torch.Tensor:
+    """The same through its v2."""
+    return SMALL_V2(Image.fromarray(PIXELS[index % 64]))
+
+
+def small_gray(index: int) -> torch.Tensor:
+    """MNIST's images."""
+    return GRAY(Image.fromarray(PIXELS[index % 64, :28, :28, 0]))
+
+
+def small_by_opencv(index: int) -> np.ndarray[Any, Any]:
+    """CIFAR's images by OpenCV."""
+    import cv2
+
+    resized = cv2.resize(PIXELS[index % 64], (40, 40))
+    return np.asarray(cv2.cvtColor(cv2.flip(resized, 1), cv2.COLOR_RGB2HSV))
+
+
+class SmallByAlbumentations:
+    """The same by albumentations."""
+
+    def __init__(self) -> None:
+        import albumentations as A  # noqa: N812  (its own name for it)
+
+        self.steps = A.Compose([A.RandomCrop(28, 28), A.HorizontalFlip(), A.Normalize()])
+
+    def __call__(self, index: int) -> Any:
+        return self.steps(image=PIXELS[index % 64])["image"]
+
+
+class ReadTwice:
+    """Tensors of torchvision's `decode_image`, read once as they are and once as floats."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [path for path, _ in image_files(folder, 64).samples]
+
+    def __call__(self, index: int) -> torch.Tensor:
+        image = decode_image(self.paths[index % 64], ImageReadMode.RGB)
+        return image.float().mean((1, 2)) - image.amax((1, 2))
+
+
+class ReadGray(ReadTwice):
+    """Color files that OpenCV reads as gray."""
+
+    def __call__(self, index: int) -> Any:
+        import cv2
+
+        return cv2.resize(cv2.imread(self.paths[index % 64], cv2.IMREAD_GRAYSCALE), (64, 64))
+
+
 def image_files(folder: Path, size: int) -> ImageFolder:
     """An ImageFolder of JPEGs of 320 × 240, whose steps are native in Headrace and draw nothing."""
     pixels = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
@@ -469,6 +568,21 @@ ROWS = (
     Row("JPEGs in memory, drawn on", lambda _: DrawnOn(2_000)),
     Row("JPEGs in memory, progressive", lambda _: OpenedInMemory(2_000, progressive=True)),
     Row("PNGs of 28 × 28", lambda _: OpenedInMemory(8_000, "PNG", (28, 28))),
+    Row("PNGs of 64 × 64", lambda _: OpenedInMemory(4_000, "PNG", (64, 64))),
+    Row("JPEGs of 64 × 64, as arrays", lambda _: OpenedInMemory(8_000, edges=(64, 64))),
+    Row("images of 32 × 32 from arrays, v1", lambda _: Made(6_000, small_v1)),
+    Row("images of 32 × 32 from arrays, v2", lambda _: Made(4_000, small_v2)),
+    Row("gray images of 28 × 28 from arrays", lambda _: Made(12_000, small_gray)),
+    Row("arrays of 32 × 32, OpenCV", lambda _: Made(30_000, small_by_opencv), needs="cv2"),
+    Row(
+        "arrays of 32 × 32, albumentations",
+        lambda _: Made(8_000, SmallByAlbumentations()),
+        needs="albumentations",
+    ),
+    Row("decode_image, read twice", lambda folder: Made(1_000, ReadTwice(folder))),
+    Row("color files, read gray by OpenCV", lambda folder: Made(1_500, ReadGray(folder)), needs="cv2"),
+    Row("arithmetic on tiny tensors", lambda _: Made(15_000, tiny_arithmetic)),
+    Row("tokens, put into zeros", lambda _: Made(30_000, tokens), collate_fn=padded_tokens),
     Row("PNGs in memory, drawn on", lambda _: DrawnOn(2_000, "PNG")),
     Row("WebPs in memory, drawn on", lambda _: DrawnOn(2_000, "WEBP")),
     Row("JPEGs in memory, cropped, grayscale", lambda _: TransformedByUser(2_000)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
 import types
@@ -150,8 +149,7 @@ def replace_implementation(
         return None
     function: Any = build(original)
     function.__prepare_scriptable__ = lambda: original
-    setattr(functions, name, function)
-    return functools.partial(setattr, functions, name, original)
+    return replace_attribute(functions, name, function)
 
 
 def replace_kernel(
@@ -167,8 +165,33 @@ def replace_kernel(
     original = kernels.get(cls)
     if original is None:
         return None
-    kernels[cls] = build(original)
-    return functools.partial(kernels.__setitem__, cls, original)
+    function = kernels[cls] = build(original)
+
+    def put_back() -> None:
+        if kernels[cls] is function:
+            kernels[cls] = original
+
+    return put_back
+
+
+def replace_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    """Replaces an attribute.
+
+    Returns:
+        A function that puts the original back, unless the program has replaced the attribute since.
+    """
+    original = vars(owner).get(name)
+    setattr(owner, name, value)
+
+    def put_back() -> None:
+        if vars(owner).get(name) is not value:
+            return
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return put_back
 
 
 def replace_function(
@@ -208,8 +231,7 @@ def replace_method(
     function = build(original)
     if original in KEEPING:
         KEEPING.add(function)
-    setattr(torch.Tensor, name, function)
-    return functools.partial(delattr, torch.Tensor, name)
+    return replace_attribute(torch.Tensor, name, function)
 
 
 def replace_image_op(
@@ -237,8 +259,7 @@ def _replace_builtin(
     function = build(original)
     _register_builtin(function, f"{space}::{name}")
     _builtins.append(function)  # TorchScript knows it by its id
-    setattr(owner, name, function)
-    return functools.partial(setattr, owner, name, original)
+    return replace_attribute(owner, name, function)
 
 
 _builtins: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 from functools import partial
@@ -340,3 +341,37 @@ class Texts(Dataset[Any]):
 
     def __getitem__(self, index: int) -> str:
         return "the quick brown fox"
+
+
+class Replaced(Dataset[Any]):
+    """Says which methods are replaced in the process that makes the sample, after an image was opened or not;
+    with `patches` the user wraps one of them in the first sample."""
+
+    def __init__(self, edge: int, *, patches: bool = False) -> None:
+        self.edge, self.patches = edge, patches
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[int, bool, bool]:
+        if self.edge:
+            file = io.BytesIO()
+            Image.new("RGB", (self.edge, self.edge)).save(file, "JPEG")
+            Image.open(file).load()
+        if self.patches and index == 0:
+            recorded = torch.Tensor.long
+            torch.Tensor.long = lambda x: recorded(x) + 1  # type: ignore[method-assign, assignment]
+        return int(torch.zeros(()).long()), "float" in vars(torch.Tensor), "__array__" in vars(Image.Image)
+
+
+@pytest.mark.parametrize(("edge", "kept"), [(0, False), (100, False), (224, True)])
+def test_nothing_is_recorded_any_more_where_it_was_of_no_use(edge: int, kept: bool) -> None:
+    loader = headrace.DataLoader(Replaced(edge), 16, num_workers=1, collate_fn=list)
+    assert [sample for batch in loader for sample in batch] == 64 * [(0, True, True)] + 32 * [(0, kept, kept)]
+
+
+def test_what_the_user_replaced_meanwhile_stays() -> None:
+    loader = headrace.DataLoader(Replaced(0, patches=True), 16, num_workers=1, collate_fn=list)
+    assert [sample for batch in loader for sample in batch] == 64 * [(1, True, True)] + 32 * [
+        (1, False, False)
+    ]

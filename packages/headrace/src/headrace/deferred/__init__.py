@@ -44,12 +44,13 @@ def _recorders() -> list[Any]:
     return recorders
 
 
-def start_worker() -> Callable[[], DeferralCounts]:
+def start_worker() -> tuple[Callable[[], DeferralCounts], Callable[[], None]]:
     """For a worker process: images are deferred, and torchvision's transforms record what is done to
     them, but for what the program has replaced itself.
 
     Returns:
-        A function that says how samples were made since; to be called once.
+        A function that says how samples were made since, to be called once; and one that ends what was of no
+        use since, to be called after some samples.
     """
     from headrace.deferred import (  # what they bring takes long to import
         arrays,
@@ -57,6 +58,7 @@ def start_worker() -> Callable[[], DeferralCounts]:
         images,
         own_code,
         recording,
+        tensors,
     )
     from headrace.transforms.origin import patched_text
     from headrace.transforms.patches import IMAGES, RECORDING, find_patched, stopped_by
@@ -81,4 +83,18 @@ def start_worker() -> Callable[[], DeferralCounts]:
         compared = (recorders[0].differing(), recorders[0].alike()) if recorders else ()
         return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", *compared)
 
-    return counts
+    gains = conversion.made, arrays.in_batches, images.large
+    kept = conversion.made, arrays.in_batches, tensors.used
+    decoded = tensors.decoded.count
+    gained, used = (sum(each.count for each in of) for of in (gains, kept))
+
+    def stop_useless() -> None:
+        if sum(each.count for each in gains) == gained:
+            recording.stop()
+            images.uninstall()
+            for each in recorders[:1]:
+                each.stop()
+        elif tensors.decoded.count > decoded and sum(each.count for each in kept) == used:
+            recording.stop_decoding()  # what reads a tensor twice has it decoded twice
+
+    return counts, stop_useless

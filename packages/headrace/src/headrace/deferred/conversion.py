@@ -119,7 +119,8 @@ def _source_of(image: Any) -> Chain | Image.Image | None:
     # Of images of one row or column torch takes strides to be equal that are not.
     if not isinstance(image, Image.Image) or image.mode != "RGB" or min(image.size) < 2:
         return None
-    return images.chain_of(image) or (image if type(image) in images.KINDS else None)
+    known = type(image) in images.KINDS and image.width * image.height >= images.FEWEST_PIXELS
+    return images.chain_of(image) or (image if known else None)
 
 
 _tables: dict[Any, _Values | None] = {}

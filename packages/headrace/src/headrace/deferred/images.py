@@ -30,6 +30,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace import _pillow_compat
 from headrace._native import abi, deferred, ffi, render
+from headrace._torch_compat import replace_attribute
 from headrace.deferred import own_code
 from headrace.deferred.arrays import Recipe, note_reader, with_dtype
 from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
@@ -55,10 +56,14 @@ MODES = {
 }
 # Smaller files are decoded in less time than it takes to defer them.
 FEWEST_PIXELS = 48 * 48
+TIMES_FEWEST = {JpegImageFile: 1, PngImageFile: 4, WebPImageFile: 4}
+# Files of as many gain from it even if nothing but decoding is done natively.
+LARGE_PIXELS = {JpegImageFile: 224 * 224, PngImageFile: 96 * 96, WebPImageFile: 96 * 96}
 _TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 
 opened = Counter()  # files that native code decodes, but not at once
+large = Counter()  # files that were opened and have `LARGE_PIXELS`
 
 
 class Deferred:
@@ -320,9 +325,9 @@ def _point(original: Function, image: Image.Image, lut: Any, mode: str | None = 
 
 def _core(image: Image.Image) -> Any:
     pixels = _pillow_compat.core_of(image)
-    if type(pixels) is Deferred:
-        return pixels.core
-    return pixels if type(pixels) is CORE_TYPE else _PILLOWS.fget(image)  # which raises errors
+    if type(pixels) is CORE_TYPE:
+        return pixels
+    return pixels.core if type(pixels) is Deferred else _PILLOWS.fget(image)  # which raises errors
 
 
 CORE_TYPE = type(Image.new("L", (1, 1)).im)
@@ -393,9 +398,11 @@ def _note_reader(known: Deferred) -> None:
 
 def _open_file(original: Function, image: Any, *args: Any, **kwargs: Any) -> None:
     original(image, *args, **kwargs)
-    if image.mode not in MODES.get(type(image), ()) or image.fp is None or _is_progressive(image):
+    kind, pixels = type(image), image.width * image.height
+    large.count += kind in MODES and pixels >= LARGE_PIXELS[kind]
+    if image.mode not in MODES.get(kind, ()) or image.fp is None or _is_progressive(image):
         return
-    if image.width * image.height >= FEWEST_PIXELS:
+    if pixels >= FEWEST_PIXELS * TIMES_FEWEST[kind]:
         at = image.fp.tell()
         image.fp.seek(0)
         image._headrace_opened = image.fp.read(at), _state(image)  # what Pillow has read
@@ -512,7 +519,7 @@ METHODS: tuple[tuple[type, str, Function], ...] = (
     (WebPImageFile, "load", _load_file),
 )
 
-_replaced: list[tuple[Any, str, Any]] = []
+_undo: list[Function] = []
 
 
 def _enable(original: Function, *args: Any, **kwargs: Any) -> None:
@@ -531,7 +538,7 @@ def install(patched: Patched | None = None) -> None:
     If another function took the place of one of Pillow's that this stands for, nothing changes at all;
     `patched` are those functions if they are known.
     """
-    if _replaced or problem() is not None:
+    if _undo or problem() is not None:
         return
     if IMAGES in stopped_by(find_patched() if patched is None else patched):
         return
@@ -545,17 +552,12 @@ def install(patched: Patched | None = None) -> None:
 
 def uninstall() -> None:
     """From now on Pillow decodes files itself again; images that are deferred stay so."""
-    while _replaced:
-        owner, name, original = _replaced.pop()
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
+    while _undo:
+        _undo.pop()()
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    _replaced.append((owner, name, vars(owner).get(name)))
-    setattr(owner, name, value)
+    _undo.append(replace_attribute(owner, name, value))
 
 
 def _for_deferred(original: Any, function: Function) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import os
 import platform
 import threading
@@ -24,12 +25,15 @@ from typing import Any
 import cv2
 import numpy as np
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from headrace._native import abi, ffi, render
+from headrace._torch_compat import replace_attribute
 from headrace.deferred import opencv_steps as steps
 from headrace.deferred.arrays import Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
-from headrace.deferred.images import opened
+from headrace.deferred.images import LARGE_PIXELS, large, opened
 from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
 from headrace.errors import NativeError
 
@@ -108,13 +112,13 @@ _STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREA
 
 def _decoded(data: bytes, flags: int) -> Any:
     """The array of a file, or None if OpenCV has to decode it."""
+    if flags == cv2.IMREAD_GRAYSCALE and not _is_gray(data):
+        return None  # of a color file OpenCV's gray is another one
     if IS_LIMITED or not ffi.image_decodes(data) or _differs("imread"):
         return None
     is_png = data.startswith(PNG_SIGNATURE)
     if is_png and data[24] > 8:  # bits of a value, which OpenCV scales and Pillow cuts
         return None
-    if flags == cv2.IMREAD_GRAYSCALE and not _is_gray(data):
-        return None  # of a color file OpenCV's gray is another one
     upright = UPRIGHT.get(_orientation(data))
     if upright is None:
         return None
@@ -131,6 +135,8 @@ def _decoded(data: bytes, flags: int) -> Any:
     store = _STORES[flags]
     array = chain and Recipe(chain, store, "HW" if store is GRAY_ROWS else "HWC").array()
     opened.count += array is not None
+    kind = PngImageFile if is_png else JpegImageFile
+    large.count += array is not None and math.prod(file.size) >= LARGE_PIXELS[kind]
     return array
 
 
@@ -479,7 +485,7 @@ def _decodes_alike(image: Any) -> bool:
 
 # --- start and stop ----------------------------------------------------------------------------------------
 
-_undo: list[tuple[Any, str, Any]] = []
+_undo: list[Callable[[], None]] = []
 
 
 def start() -> None:
@@ -515,10 +521,9 @@ _FIRST: dict[str, Function] = {"imread": _imread, "imdecode": _imdecode, "merge"
 def stop() -> None:
     """Ends what `start` began."""
     while _undo:
-        setattr(*_undo.pop())
+        _undo.pop()()
 
 
 def replace(module: Any, name: str, function: Function) -> None:
     """Puts a function in the place of another until `stop`."""
-    _undo.append((module, name, getattr(module, name)))
-    setattr(module, name, function)
+    _undo.append(replace_attribute(module, name, function))

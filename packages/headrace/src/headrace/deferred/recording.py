@@ -386,6 +386,7 @@ def _setting(original: Function) -> Function:
 
 IMAGE_OPS = ("decode_image", "decode_jpeg")
 _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
+_undo_decoding: list[Callable[[], Any] | None] = []
 
 
 def prepare() -> None:
@@ -409,7 +410,7 @@ def start(patched: Patched | None = None) -> None:
         _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
     _undo.extend(tensors.replacing())
     for name in IMAGE_OPS:
-        _undo.append(_torch_compat.replace_image_op(name, tensors.decoding))
+        _undo_decoding.append(_torch_compat.replace_image_op(name, tensors.decoding))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
     _replace_torchs()
@@ -432,17 +433,22 @@ def _replace_torchs() -> None:
         _undo.append(functools.partial(functions.__setitem__, torch.Tensor, by_torch))
 
 
+def stop_decoding() -> None:
+    """From now on torchvision decodes files itself."""
+    while _undo_decoding:
+        undo = _undo_decoding.pop()
+        if undo is not None:
+            undo()
+
+
 def stop() -> None:
     """Ends what `start` began."""
+    stop_decoding()
     while _undo:
         undo = _undo.pop()
         if undo is not None:
             undo()
 
 
-def _replace_method(cls: Any, name: str, method: Function) -> None:
-    if name in vars(cls):
-        _undo.append(functools.partial(setattr, cls, name, vars(cls)[name]))
-    else:
-        _undo.append(functools.partial(delattr, cls, name))
-    setattr(cls, name, method)
+def _replace_method(owner: Any, name: str, method: Function) -> None:
+    _undo.append(_torch_compat.replace_attribute(owner, name, method))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.JpegImagePlugin import JpegImageFile
 from torch.overrides import has_torch_function
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode
@@ -26,7 +27,7 @@ from headrace._native import ffi
 from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, claim, find, is_near, recipe_of
-from headrace.deferred.chain import Chain, File
+from headrace.deferred.chain import Chain, Counter, File
 from headrace.deferred.steps import RGB_ROWS, PillowPoint, Store, adjustment, laid_out
 from headrace.plan.pointwise import LEVELS, look_up_levels
 from headrace.transforms.colors import EACH_ADJUSTMENT, FACTORS
@@ -41,6 +42,8 @@ Step = Callable[..., Recipe | None]
 
 MAX_TABLES = 64
 MAX_PADDING = 1 << 14
+decoded = Counter()  # tensors of files
+used = Counter()  # tensors that steps were recorded on which save work
 _ADJUSTMENT = replace(EACH_ADJUSTMENT, arithmetic="torch")
 
 
@@ -89,6 +92,7 @@ def recorded(original: Function, step: Step, inpt: Any, *args: Any, **kwargs: An
     tensor = None if after is None else after.tensor()
     if tensor is None:
         return original(inpt, *args, **kwargs)
+    used.count += 1
     if batched:
         tensor = tensor.unsqueeze(0)
     return tensor if plain is inpt else tv_tensors.wrap(tensor, like=inpt)
@@ -369,7 +373,10 @@ def _after_method(
         after = step(original, found[1], tensor, *args, **kwargs)
     except (TypeError, ValueError, RuntimeError):
         return None  # the original says what is wrong with its arguments
-    return None if after is None or claim(*found) is None else after.tensor()
+    if after is None or claim(*found) is None:
+        return None
+    used.count += found[1] is not found[0].recipe  # a part of it alone is decoded
+    return after.tensor()
 
 
 def _by_value(
@@ -436,6 +443,8 @@ def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
     chain = Chain.whole(File(data, ffi.image_size(data)), "RGB")
     tensor = Recipe(chain, RGB_ROWS, "CHW").tensor()
     images.opened.count += tensor is not None
+    decoded.count += tensor is not None
+    images.large.count += math.prod(chain.shown) >= images.LARGE_PIXELS[JpegImageFile]
     return tensor
 
 

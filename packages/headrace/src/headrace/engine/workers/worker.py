@@ -31,6 +31,7 @@ from headrace.order.epoch import StreamState
 from headrace.records import DeferralCounts
 
 KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
+TRIED_SAMPLES = 64  # of a worker, after which nothing is recorded any more if that was of no use
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 FORKED_CUDA = (
@@ -162,6 +163,8 @@ class _Worker:
         self._error: Exception | None = None
         self._warm = False  # the first batch includes imports, and files that are opened
         self._deferral_counts: Callable[[], DeferralCounts] | None = None  # of the first batch
+        self._stop_useless: Callable[[], None] | None = None  # of what is deferred, after `TRIED_SAMPLES`
+        self._samples = 0
 
     def serve(self) -> None:
         """Until the parent closes its end, or is gone."""
@@ -206,7 +209,7 @@ class _Worker:
         if start.deferred and "PIL.Image" in sys.modules:
             from headrace import deferred
 
-            self._deferral_counts = deferred.start_worker()
+            self._deferral_counts, self._stop_useless = deferred.start_worker()
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:
@@ -243,6 +246,10 @@ class _Worker:
                     message.deferral = self._deferral_counts()
                     self._deferral_counts = None
                 self._send(message, files)
+            self._samples += len(request.request.batch.indices)
+            if self._stop_useless is not None and self._samples >= TRIED_SAMPLES:
+                self._stop_useless()
+                self._stop_useless = None
         except Cancelled:
             pass
         except Exception as error:
