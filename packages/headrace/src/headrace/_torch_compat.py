@@ -112,6 +112,12 @@ def has_dispatch_mode() -> bool:
     return length is not None and length() > 0
 
 
+def makes_tensors_on_cpu() -> bool:
+    """True if the default device is a CPU, and no mode is to see the operators that are left out there.
+    `torch.get_default_device` of torch 2.7 doesn't know the device of `with torch.device(…)`."""
+    return not has_dispatch_mode() and torch.empty(0).device.type == "cpu"
+
+
 def implementations(of: str) -> Any:
     """The module of torchvision's implementations for PIL images ("pil") or, of v1's functions, for tensors
     ("tensor"), or None if it is gone."""

@@ -226,6 +226,7 @@ def test_modes_of_torch_count_where_the_tensor_is_made(name: str) -> None:
             found.append(outcome(NATIVE[name]))
         with torch.device("meta"):
             found.append(outcome(NATIVE[name]))
+            found.append(torch.zeros(1, 3, 5, 4).device)
         torch.set_default_dtype(torch.float64)
         try:
             found.append(outcome(NATIVE[name]))

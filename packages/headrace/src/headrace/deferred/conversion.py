@@ -19,6 +19,7 @@ from torch import nn
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
+from headrace._torch_compat import makes_tensors_on_cpu
 from headrace.deferred import images, own_code
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe
 from headrace.deferred.chain import Chain, Counter
@@ -95,7 +96,7 @@ def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch
     end, values = (first, None) if source is None else _values_of(transforms, first)
     if source is None or values is None:
         return None
-    if torch.get_default_device().type != "cpu":  # torchvision may put what it makes there
+    if not makes_tensors_on_cpu():  # torchvision may put what it makes there
         return None
     tensor = _tensor_of(source, values.store)
     if tensor is None:

@@ -347,7 +347,7 @@ def _new_zeros(original: Function) -> Function:
 
 def _deferred_zeros(shape: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
     usual = len(shape) == 4 and all(type(n) is int for n in shape) and kwargs.keys() <= {"dtype", "device"}
-    if not usual or torch.get_default_device().type != "cpu":
+    if not usual or not _torch_compat.makes_tensors_on_cpu():
         return None
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
         return None
