@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from support.odd_files import saved
 
 FILES = [jpeg(np.random.default_rng(i), "4:2:0", 150 + i, 120) for i in range(5)]
 FILES += [saved("PNG", mode, 90, 70) for mode in ("RGB", "L")] + [saved("WEBP", "RGB", 80, 60)]
-LUCK = random.SystemRandom()  # another one when a sample is made again
+LUCK = random.SystemRandom()
 FLIP = Image.Transpose.FLIP_LEFT_RIGHT
 
 
@@ -33,6 +34,7 @@ class Rough(Dataset[Any]):
     def __init__(self, length: int) -> None:
         self.length = length
         self.kept: list[Any] = []
+        self.made: Counter[int] = Counter()  # samples of each process
 
     def __len__(self) -> int:
         return self.length
@@ -45,7 +47,9 @@ class Rough(Dataset[Any]):
         self.kept = [*self.kept[-40:], image]
         if chance.random() < 0.1:
             faulthandler.enable()
-        if get_worker_info() is not None and LUCK.random() < 0.006:  # killed in the middle of this
+        self.made[os.getpid()] += 1
+        # Killed in the middle of this, unless another process may have been killed at it: twice is an error.
+        if get_worker_info() is not None and self.made[os.getpid()] > 20 and LUCK.random() < 0.006:
             threading.Timer(LUCK.uniform(0, 0.003), os.kill, (os.getpid(), signal.SIGKILL)).start()
         seen: list[Any] = []
         if chance.random() < 0.3:
