@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from headrace import deferred
+from headrace._native.decoders import native_formats
 from headrace.deferred import images
 
 
@@ -18,6 +20,12 @@ def both(data: bytes) -> tuple[Any, Any]:
     ours, theirs = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(data))
     never_deferred(theirs)
     return ours, theirs
+
+
+def needs_native(format: str | None) -> None:
+    """Skips the test if this build leaves files of a format, by Pillow's name for it, to Pillow."""
+    if format not in native_formats():
+        pytest.skip(f"built without a decoder of {format} files")
 
 
 def never_deferred(image: Image.Image) -> Image.Image:

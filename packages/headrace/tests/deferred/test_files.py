@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from PIL import Image
 
 from headrace import deferred
 from headrace.deferred import images
-from support.deferred_images import both, is_deferred
+from support.deferred_images import both, is_deferred, needs_native
 from support.jpegs import jpeg
 from support.odd_files import saved
 
@@ -53,6 +54,8 @@ def both_ways(action: Callable[[], Any]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("size", [(61, 47), (200, 160), (20, 10)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_file_that_is_overwritten(format: str, size: tuple[int, int], look: str, tmp_path: Path) -> None:
+    if (format, size) == ("JPEG", (200, 160)) and int(PIL.__version__.split(".")[0]) < 13:
+        pytest.skip("Pillow 12 writes past the image if its JPEG file became a larger one")
     first, second = FORMATS[format](61, 47), FORMATS[format](*size)
 
     def in_a_file() -> Any:
@@ -179,5 +182,6 @@ def test_images_with_alpha_of_one_bit_or_sixteen_are_converted_as_by_pillow(name
 def test_conversions_of_such_images_are_recorded(name: str) -> None:
     count = images.opened.count
     image = both(CONVERTED[name])[0]
+    needs_native(image.format)
     assert is_deferred(image.convert("RGB"))
     assert images.opened.count == count + 1

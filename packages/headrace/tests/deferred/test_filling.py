@@ -21,7 +21,7 @@ from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import RGB_ROWS
 from headrace.errors import NativeError
 from support import pngs
-from support.deferred_images import both, is_deferred
+from support.deferred_images import both, is_deferred, needs_native
 from support.jpegs import JPEG_KINDS, jpeg
 from support.odd_files import saved
 
@@ -61,6 +61,7 @@ def test_damaged_jpegs_are_decoded_as_by_pillow(kind: str) -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1"])
 def test_an_inflated_png_is_the_same_image(mode: str) -> None:
+    needs_native("PNG")
     data, size = saved("PNG", mode, 300, 200), (300, 200)
     inflated = render.inflated_png(data)
     for crop in ((0, 0, *size), (20, 70, 100, 50), (299, 199, 1, 1)):
@@ -164,6 +165,7 @@ READS: dict[str, Callable[[Image.Image], Any]] = {
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_methods_of_pillows_need_no_fault(read: Callable[[Image.Image], Any], kind: str) -> None:
+    needs_native(kind)
     for prepare in (lambda image: image, lambda image: image.convert("RGB").crop((3, 2, 33, 32))):
         ours, theirs = map(prepare, both(saved(kind, "RGB", 60, 50)))
         before = memory.counts().faults

@@ -20,6 +20,7 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvisio
 
 import headrace
 from headrace._native import deferred
+from support.deferred_images import needs_native
 from support.jpegs import jpeg
 from support.pngs import GRAY, PALETTE, png
 
@@ -168,6 +169,8 @@ def test_presets_for_segmentation_give_the_batches_of_torchs_loader(
 
 
 def test_native_code_makes_images_and_masks(root: Path) -> None:
+    needs_native("PNG")
+
     def states(samples: Any) -> list[int]:
         batch = default_collate(samples)
         return [deferred.state(tensor.data_ptr()) for tensor in batch]
