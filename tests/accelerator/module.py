@@ -104,6 +104,10 @@ def set_rng_state(state: torch.Tensor, device: int | str | torch.device = "simul
     _ops.set_rng_state(_index(device), state)
 
 
+def _lazy_init() -> None:
+    """Nothing is left to do. Without this, torch 2.7 takes no device for initialized, and waits for none."""
+
+
 def _is_in_bad_fork() -> bool:
     return bool(_ops.was_forked_in_use())
 
