@@ -210,7 +210,11 @@ def replace_function(
     """
     if not isinstance(getattr(torch, name), types.BuiltinFunctionType):
         return None
-    return _replace_builtin(torch, name, "aten", build)
+    undo = _replace_builtin(torch, name, "aten", build)
+    function = getattr(torch, name)
+    if undo is not None:  # pickled by this name, it is torch's own elsewhere
+        function.__module__, function.__qualname__ = "torch", name
+    return undo
 
 
 def find_image_op(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from PIL import Image
 from torch.nn.functional import pad as pad_by_torch
 from torch.utils.data import Dataset
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F  # noqa: N812
 
 import headrace
@@ -124,9 +126,67 @@ def computed_of(images: Images) -> Any:
     return F.normalize(padded, MEAN, STD), F.horizontal_flip(padded), padded.numpy().max().item()
 
 
+def traced(images: Images) -> Any:
+    """What a trace holds as a constant would keep the changes of every call."""
+
+    def add(image: torch.Tensor) -> torch.Tensor:
+        batch = torch.zeros(len(images), 3, 150, 150)
+        batch[0, :, : image.shape[1], : image.shape[2]] += image
+        return batch + image.new_zeros(len(images), 3, 150, 150).add_(1)
+
+    calls = torch.jit.trace(add, (images[0],), check_trace=False)
+    return calls(images[0]).clone(), calls(images[0]).clone()
+
+
+def with_a_shape_that_changes(images: Images) -> torch.Tensor:
+    shape = [len(images), 3, *largest(images)]
+    batch = torch.zeros(shape)
+    shape[2:] = [2000, 2000]
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]] = image
+    return batch
+
+
+def beyond_its_rows(images: Images) -> torch.Tensor:
+    _, height, width = images[0].shape
+    batch = torch.zeros(len(images), 3, height - 5, width)
+    batch.as_strided((3, height, width), ((height - 5) * width, width, 1)).copy_(images[0])
+    return batch
+
+
+def of_batched_tensors(images: Images) -> torch.Tensor:
+    def add(row: torch.Tensor) -> torch.Tensor:
+        batch = row.new_zeros(len(images), 3, 90, 100)
+        batch[0, 0] += row
+        return batch
+
+    return torch.func.vmap(add)(torch.arange(300.0).view(3, 100))
+
+
+def of_their_own_type(images: Images) -> str:
+    with tv_tensors.set_return_type("TVTensor"):
+        return type(tv_tensors.Image(images[0]).new_zeros(len(images), 3, *largest(images))).__name__
+
+
+def compiled(images: Images) -> Any:
+    def padded(image: torch.Tensor) -> torch.Tensor:
+        batch = torch.zeros(len(images), 3, 150, 150)
+        batch[0, :, : image.shape[1], : image.shape[2]] = image
+        return torch.cat([batch, torch.stack([image.new_zeros(3, 150, 150)])])
+
+    return torch.compile(padded, backend="eager", fullgraph=True, dynamic=True)(images[0].float())
+
+
+def functions_again(images: Images) -> Any:
+    function: Any = pickle.loads(pickle.dumps(torch.zeros))
+    return function(len(images))
+
+
 WAYS: tuple[Callable[[Images], Any], ...] = (
     *(copied, nested, assigned, padded_each, padded_by_torch, on_all_sides, some_of_them, into_the_middle),
     *(one_over_another, changed_afterwards, changed_between, two_channels, in_doubles, computed_of),
+    *(traced, with_a_shape_that_changes, beyond_its_rows, of_batched_tensors, of_their_own_type),
+    *(compiled, functions_again),
 )
 
 
@@ -160,6 +220,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
 @pytest.mark.parametrize(
     "end",
     [(v1.ToTensor(), v1.Normalize(MEAN, STD)), (v1.ToTensor(), v1.ConvertImageDtype(torch.float16))],

@@ -296,19 +296,20 @@ class ZerosPiece(Piece):
         nbytes: of each.
     """
 
-    __slots__ = ("each_nbytes", "put_in")
+    __slots__ = ("each_nbytes",)
+    fills: list[ImageFill | CopyFill]
 
     def __init__(self, count: int, nbytes: int) -> None:
         zeros = CopyFill(np.zeros(nbytes, np.uint8))
         super().__init__([zeros] * count, count * nbytes, layout=0)
         self.each_nbytes = nbytes
-        self.put_in: dict[int, ImageFill] = {}
 
-    def put(self, number: int, fill: ImageFill) -> None:
-        """Has an image made of a fill. To be called after `take`, once for each, if it is untouched."""
-        self.put_in[number] = fill
-        self.fills = [*self.fills[:number], fill, *self.fills[number + 1 :]]
+    def put(self, number: int, fill: ImageFill) -> bool:
+        """Has an image made of a fill, once for each; returns whether it will be: not if another thread has
+        touched the piece meanwhile. To be called after `take`."""
+        self.fills[number] = fill
         self._list[1][0, number] = fill.address
+        return state(self.address) == UNTOUCHED
 
 
 # By the address of what fills them. A piece goes when its memory does.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.overrides import has_torch_function
 
 from headrace import _torch_compat
 from headrace._native import deferred
@@ -319,13 +320,19 @@ def address_of(tensor: torch.Tensor) -> int:
     how they were computed."""
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_neg():
         return 0
-    # A trace would hold the values as constants.
-    if torch.jit.is_tracing() or _torch_compat.has_dispatch_mode():  # type: ignore[attr-defined,no-untyped-call]
+    if is_followed(tensor):
         return 0
     try:
         return tensor.data_ptr()
     except RuntimeError:  # within torch.func's transforms a tensor has no memory
         return 0
+
+
+def is_followed(x: Any) -> bool:
+    """Returns whether a trace, a mode or a subclass follows torch's calls now, with `x` as a constant."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return True
+    return has_torch_function((x,)) or _torch_compat.has_dispatch_mode()
 
 
 def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:

@@ -23,6 +23,7 @@ from headrace.deferred.arrays import (
     address_of,
     find,
     in_batches,
+    is_near,
     tensor_on,
 )
 
@@ -40,7 +41,7 @@ class _Zeros(deferred.ZerosPiece):
 
     def __init__(self, dtype: torch.dtype, shape: Sequence[int]) -> None:
         super().__init__(shape[0], math.prod(shape[1:]) * dtype.itemsize)
-        self.dtype, self.shape = dtype, shape
+        self.dtype, self.shape = dtype, tuple(shape)  # a list may be changed by whoever has it
 
 
 def zeros(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor | None:
@@ -61,9 +62,11 @@ def zeros(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor | None:
 def put(view: torch.Tensor, image: Any) -> bool:
     """Copies a deferred image to the corner of a part of `zeros`; returns whether it was recorded, so that
     nothing else needs to be done."""
+    if type(view) is not torch.Tensor or not is_near(view):
+        return False
     if type(image) is tv_tensors.Image:
         image = image.as_subclass(torch.Tensor)
-    if type(view) is not torch.Tensor or view.ndim != 3 or type(image) is not torch.Tensor:
+    if view.ndim != 3 or type(image) is not torch.Tensor:
         return False
     address = address_of(view)
     piece = deferred.piece_at(address) if address else None
@@ -71,12 +74,17 @@ def put(view: torch.Tensor, image: Any) -> bool:
         return False
     number, beyond = divmod(address - piece.address, piece.each_nbytes)
     _, _, height, width = piece.shape
-    corner = beyond == 0 and number not in piece.put_in and view.stride() == (height * width, width, 1)
+    inside = view.shape[1] <= height and view.shape[2] <= width
+    usual = inside and view.stride() == (height * width, width, 1) and not view.is_inference()
+    corner = beyond == 0 and usual and isinstance(piece.fills[number], deferred.CopyFill)
     found = find(image) if corner and image.dtype is piece.dtype else None
     if found is None or found[0].stacked or not _is_in_planes(found[1]):
         return False
     found[0].stacked = True
-    piece.put(number, found[1]._replace(frame=(height, width)).fill())
+    found[0].note_use()
+    if not piece.put(number, found[1]._replace(frame=(height, width)).fill()):
+        return False
+    torch.autograd.graph.increment_version(view)
     in_batches.count += 1
     return True
 
@@ -88,6 +96,8 @@ def _is_in_planes(recipe: Recipe) -> bool:
 def joined(tensors: Sequence[Any]) -> torch.Tensor | None:
     """The deferred tensor that `torch.cat(tensors)` gives of patches of several images, or None if any of
     them aren't deferred."""
+    if type(tensors[0]) is not torch.Tensor or not is_near(tensors[0]):
+        return None
     if any(type(tensor) is not torch.Tensor or tensor.ndim != 2 for tensor in tensors):
         return None
     pieces = [piece for piece, recipe in filter(None, map(find, tensors)) if recipe.axes == PATCHES]
@@ -104,6 +114,7 @@ def joined(tensors: Sequence[Any]) -> torch.Tensor | None:
         return None
     for piece in pieces:
         piece.stacked = True
+        piece.note_use()
     in_batches.count += len(pieces)
     row = first.shape[1] * first.dtype.itemsize
     return tensor_on(memory, first.dtype, (ends[-1] // row, first.shape[1]), (row, first.dtype.itemsize))

@@ -41,7 +41,7 @@ from torchvision.transforms import v2
 from headrace import _torch_compat
 from headrace._native import ffi
 from headrace.deferred import batches, conversion, images, processors, tensors
-from headrace.deferred.arrays import stacked
+from headrace.deferred.arrays import address_of, is_followed, is_near, stacked
 from headrace.deferred.steps import MAX_FACTOR, adjustment
 from headrace.errors import NativeError
 from headrace.records import Draw
@@ -268,7 +268,8 @@ def _stacking(original: Function) -> Function:
 
     @functools.wraps(original)
     def stack(*args: Any, **kwargs: Any) -> Any:
-        made = _stacked(args[0]) if _is_along_the_first(args, kwargs) else None
+        usual = not torch.compiler.is_compiling() and _is_along_the_first(args, kwargs)
+        made = _stacked(args[0]) if usual else None
         return original(*args, **kwargs) if made is None else made
 
     return stack
@@ -313,8 +314,8 @@ def _joining(original: Function) -> Function:
 
     @functools.wraps(original)
     def cat(*args: Any, **kwargs: Any) -> Any:
-        usual = _is_along_the_first(args, kwargs) and type(args[0]) in (list, tuple) and args[0]
-        made = batches.joined(args[0]) if usual else None
+        usual = not torch.compiler.is_compiling() and _is_along_the_first(args, kwargs)
+        made = batches.joined(args[0]) if usual and type(args[0]) in (list, tuple) and args[0] else None
         return original(*args, **kwargs) if made is None else made
 
     return cat
@@ -338,7 +339,9 @@ def _new_zeros(original: Function) -> Function:
     @functools.wraps(original)
     def new_zeros(self: Any, *args: Any, **kwargs: Any) -> Any:
         shape = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-        usual = type(self) in (torch.Tensor, tv_tensors.Image) and self.device.type == "cpu"
+        plain = self.as_subclass(torch.Tensor) if type(self) is tv_tensors.Image else self
+        usual = len(shape) == 4 and type(plain) is torch.Tensor and self.device.type == "cpu"
+        usual = usual and address_of(plain) != 0 and (plain is self or not _keeps_type())
         made = _deferred_zeros(shape, kwargs, self.dtype) if usual else None
         return original(self, *args, **kwargs) if made is None else made
 
@@ -347,9 +350,11 @@ def _new_zeros(original: Function) -> Function:
 
 def _deferred_zeros(shape: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
     usual = len(shape) == 4 and all(type(n) is int for n in shape) and kwargs.keys() <= {"dtype", "device"}
-    if not usual or not _torch_compat.makes_tensors_on_cpu():
+    if not usual or torch.compiler.is_compiling() or is_followed(shape):
         return None
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
+    device = kwargs.get("device")
+    on_cpu = device in (None, "cpu") or (isinstance(device, torch.device) and device.type == "cpu")
+    if not on_cpu or not _torch_compat.makes_tensors_on_cpu():
         return None
     return batches.zeros(kwargs.get("dtype") or dtype, shape)
 
@@ -375,7 +380,8 @@ def _setting(original: Function) -> Function:
     @functools.wraps(original)
     def setitem(self: Any, index: Any, value: Any) -> None:
         image = type(self) is torch.Tensor and isinstance(value, torch.Tensor) and value.ndim == 3
-        part = image and type(index) is tuple and all(type(each) in _PLACES for each in index)
+        part = image and type(index) is tuple and is_near(self)
+        part = part and all(type(each) in _PLACES for each in index)
         if not (part and batches.put(self[index], value)):
             original(self, index, value)
 

@@ -210,7 +210,7 @@ def _pad(
     """Zeros to the right and below values in planes, as image processors make batches of one size."""
     sides = list(padding) if isinstance(padding, (list, tuple)) else []
     usual = len(sides) == 4 and sides[:2] == [0, 0] and all(type(side) is int and side >= 0 for side in sides)
-    zeros = fill is None or (type(fill) in (int, float) and fill == 0)
+    zeros = fill is None or (type(fill) in (int, float) and fill == 0 and math.copysign(1.0, fill) > 0)
     if not usual or not any(sides) or not zeros or padding_mode != "constant" or _has_levels(recipe):
         return None
     if not dense or recipe.store.rows_of_pixels:
