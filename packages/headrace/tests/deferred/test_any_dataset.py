@@ -152,7 +152,7 @@ def with_target(image: Image.Image) -> Any:
 
 
 def by_float_array(image: Image.Image) -> Any:
-    pixels = np.asarray(image.resize((20, 20)), dtype=np.float32)
+    pixels: Any = np.asarray(image.resize((20, 20)), dtype=np.float32)
     pixels = (pixels - np.array(MEAN, np.float32)) / 255
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 

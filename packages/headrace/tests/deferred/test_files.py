@@ -168,7 +168,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", CONVERTED)
 def test_images_with_alpha_of_one_bit_or_sixteen_are_converted_as_by_pillow(name: str, use: str) -> None:
-    made = []
+    made: list[tuple[Any, ...]] = []
     for image in both(CONVERTED[name]):
         try:
             result = USES[use](image)

@@ -71,7 +71,7 @@ def test_an_inflated_png_is_the_same_image(mode: str) -> None:
             out = np.empty((crop[3], crop[2], 3), np.uint8)
             assert chain._replace(window=(0, 0, *crop[2:])).write(RGB_ROWS, out.ctypes.data)
             made.append(out)
-        assert np.array_equal(*made)
+        assert np.array_equal(made[0], made[1])
 
 
 @pytest.mark.parametrize("name", pngs.REFUSED)

@@ -269,7 +269,7 @@ def test_a_coco_file_with_polygons(root: Path, tmp_path: Path) -> None:
         images.append({**facts, "file_name": f"{number}.jpg"})
         for kind in (1, 2):
             left, top, right, bottom = 3 * kind, 2 * kind, 40 + number, 30 + 2 * kind
-            annotation = {"image_id": facts["id"], "category_id": kind}
+            annotation: dict[str, Any] = {"image_id": facts["id"], "category_id": kind}
             annotation["bbox"] = [left, top, right - left, bottom - top]
             annotation["segmentation"] = [[left, top, right, top, right, bottom, left, bottom]]
             annotations.append(annotation)

@@ -124,7 +124,7 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
 
 
 def test_batches_of_hundreds_of_images_are_the_same(folder: Path) -> None:
-    dataset = ConcatDataset([Listed(folder, AUGMENT)] * 15)
+    dataset: ConcatDataset[Any] = ConcatDataset([Listed(folder, AUGMENT)] * 15)
     deferred, as_written = (
         list(headrace.DataLoader(dataset, 360, seed=3, num_workers=1, deferred=deferred))
         for deferred in (True, False)
