@@ -15,7 +15,7 @@ import pytest
 
 from headrace import replacement, run
 from support.command import run_command
-from support.images import image_folder
+from support.images import image_folder, noise
 
 SCRIPT = """
 import os, sys
@@ -114,8 +114,7 @@ if __name__ == "__main__":
 
 
 def test_a_loader_that_is_gone_is_reported_as_its_workers_found_it(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "images", count=1)
-    next(folder.rglob("*.jpg")).rename(tmp_path / "image.jpg")
+    noise(240, 320, 0).save(tmp_path / "image.jpg")
     (tmp_path / "own.py").write_text(OWN)
     done = headrace("run", "--explain", "own.py", folder=tmp_path)
     assert done.returncode == 0

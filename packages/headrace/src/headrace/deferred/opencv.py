@@ -163,7 +163,7 @@ def _segments(data: bytes) -> list[tuple[int, bytes]]:
 def _is_gray(data: bytes) -> bool:
     """Returns whether a file is known to have one channel."""
     if data.startswith(PNG_SIGNATURE):
-        return data[25] == 0
+        return data[25:26] == b"\0"  # its color type
     return data[:2] == b"\xff\xd8" and any(
         marker in FRAMES and content[5] == 1 for marker, content in _segments(data)
     )
