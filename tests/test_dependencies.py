@@ -109,3 +109,12 @@ def test_an_extra_brings_whatever_tests_are_skipped_without() -> None:
     skipped = {DISTRIBUTIONS.get(name, name) for file in files for name in SKIPPED.findall(file)}
     assert "torchdata" in skipped
     assert skipped - extras == set()
+
+
+def test_the_locked_versions_are_of_all_that_is_listed() -> None:
+    tools = Path(__file__).parents[1] / "tools"
+    code = f"import sys; sys.path.append({str(tools)!r}); import lock; print(*lock.names(), sep='\\n')"
+    listed = set(run_python(code).stdout.split())
+    locked = {line.partition("==")[0] for line in (tools / "constraints.txt").read_text().splitlines()[1:]}
+    assert {"albumentations", "pytest"} <= listed
+    assert listed <= locked

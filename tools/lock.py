@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 FREE = re.compile(
     r"torch|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
 )
-EXTRAS = ["dev", "demo", "docs", "lmdb", "metrics", "remote", "tensorboard", "gpu"]
+EXTRAS = ["dev", "demo", "docs", "lmdb", "metrics", "remote", "tensorboard"]
 
 
 def listed() -> list[str]:
@@ -31,6 +31,13 @@ def listed() -> list[str]:
     tools = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tools)
     return ["hatchling", "scikit-build-core", *tools.requirements(["dependencies", *EXTRAS])]
+
+
+def names() -> set[str]:
+    """The packages that are listed and whose versions are locked."""
+    return {
+        name for text in listed() if not FREE.fullmatch(name := canonicalize_name(Requirement(text).name))
+    }
 
 
 def needed(texts: list[str]) -> Iterator[tuple[str, str]]:
