@@ -291,7 +291,10 @@ def remote() -> str:
 def scripts() -> str:
     """Loaders of public training scripts."""
     record = newest("scripts")
-    rows = [[f"`{name}.py`", *rest] for name, *rest in record["rows"]]
+    rows = [
+        [f"`{name}.py`", loader, plan, images.partition(" (")[0] if plan == "python" else "", times]
+        for name, loader, plan, images, times in record["rows"]
+    ]
     headings = ["script", "loader", "plan", "images", "times torch"]
     return f"{conditions(record)}\n\n{table(headings, rows)}"
 
