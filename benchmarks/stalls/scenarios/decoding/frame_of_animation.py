@@ -7,6 +7,9 @@ Fix: decode each animation once and keep its frames, in memory or as files of th
 # expected: decode
 # names: seek | Image.open | convert
 # fix:
+# -from PIL import Image
+# +from PIL import Image, ImageSequence
+#
 # -        self.paths = sorted(folder.glob("*.gif"))
 # +        self.paths = [self.frames_of(path) for path in sorted(folder.glob("*.gif"))]
 #
