@@ -8,7 +8,7 @@ it depends less on what else the machine does. "best" compares the fastest of se
 each loader. Batches are compared before anything is timed. The rows of `floor_calls.py` compare single calls,
 which have later epochs only: a function called with 40 files, or an order of a million samples.
 
-    python benchmarks/floor.py --short                     (8 minutes on 2 cores, without "best")
+    python benchmarks/floor.py --short                     (15 minutes on 2 cores, without "best")
     python benchmarks/floor.py --rows numbers HDF5         (rows whose names contain one of these words)
     python benchmarks/floor.py --output benchmarks/results/FILE.json   (rows that it has already are replaced)
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import random
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +82,17 @@ class Sized(Dataset[Any]):
         return self.size
 
 
+class Made(Sized):
+    """What a function makes of each index."""
+
+    def __init__(self, size: int, function: Callable[[int], Any]) -> None:
+        super().__init__(size)
+        self.function = function
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(index)
+
+
 class Numbers(Sized):
     def __getitem__(self, index: int) -> int:
         return index
@@ -115,18 +125,14 @@ class TinyArrays(Sized):
         return self.rows[index % 64], index % 10
 
 
-class Records(Sized):
+def record(index: int) -> dict[str, Any]:
     """A dict of numbers, like a table's row."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"user": index, "age": index % 90, "score": index / 7, "clicked": index % 2 == 0, "shop": 3}
+    return {"user": index, "age": index % 90, "score": index / 7, "clicked": index % 2 == 0, "shop": 3}
 
 
-class Texts(Sized):
-    """Strings, and a label."""
-
-    def __getitem__(self, index: int) -> tuple[str, int]:
-        return f"the quick brown fox number {index} jumps over the lazy dog", index % 5
+def text(index: int) -> tuple[str, int]:
+    """A string and a label."""
+    return f"the quick brown fox number {index} jumps over the lazy dog", index % 5
 
 
 class Tokens(Sized):
@@ -141,11 +147,9 @@ class Tokens(Sized):
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor(index)}
 
 
-class Sequences(Sized):
-    """Lists of 10 to 200 numbers, for `padded`."""
-
-    def __getitem__(self, index: int) -> list[int]:
-        return list(range(10 + index * 37 % 191))
+def sequence(index: int) -> list[int]:
+    """A list of 10 to 200 numbers, for `padded`."""
+    return list(range(10 + index * 37 % 191))
 
 
 def padded(samples: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,13 +158,11 @@ def padded(samples: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_sequence(tensors, batch_first=True), torch.tensor([len(sample) for sample in samples])
 
 
-class Boxes(Sized):
+def boxes(index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """An image and as many boxes as it has, as for detection: collated to lists."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        count = 1 + index % 9
-        target = {"boxes": torch.full((count, 4), float(index)), "labels": torch.arange(count)}
-        return torch.zeros(3, 100, 100 + index % 50), target
+    count = 1 + index % 9
+    target = {"boxes": torch.full((count, 4), float(index)), "labels": torch.arange(count)}
+    return torch.zeros(3, 100, 100 + index % 50), target
 
 
 def listed(samples: list[Any]) -> Any:
@@ -227,30 +229,24 @@ class Hdf5(Sized):
         return torch.from_numpy(self.file["images"][index % 256])
 
 
-class Busy(Sized):
+def busy(index: int) -> int:
     """Python that holds the GIL for about a millisecond."""
-
-    def __getitem__(self, index: int) -> int:
-        total = index
-        for i in range(20_000):
-            total = (total * 31 + i) & 0xFFFF
-        return total
+    total = index
+    for i in range(20_000):
+        total = (total * 31 + i) & 0xFFFF
+    return total
 
 
-class Sleeping(Sized):
+def sleeping(index: int) -> torch.Tensor:
     """Waits as for a store over a network, and gives 10 kB."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.002)
-        return torch.full((10_000,), index % 255, dtype=torch.uint8)
+    time.sleep(0.002)
+    return torch.full((10_000,), index % 255, dtype=torch.uint8)
 
 
-class Threaded(Sized):
+def threaded(index: int) -> torch.Tensor:
     """Reads its parts by threads of its own, new ones for every sample."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        with ThreadPoolExecutor(8) as pool:
-            return torch.stack(list(pool.map(torch.tensor, range(index, index + 8))))
+    with ThreadPoolExecutor(8) as pool:
+        return torch.stack(list(pool.map(torch.tensor, range(index, index + 8))))
 
 
 class Locking(Sized):
@@ -259,7 +255,6 @@ class Locking(Sized):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.pool: ThreadPoolExecutor | None = None
-        self.local = threading.get_ident
 
     def __getitem__(self, index: int) -> int:
         if self.pool is None:
@@ -292,13 +287,18 @@ class Augmented(Sized):
         return self.transform(self.image), index
 
 
+def albumentations(*steps: tuple[Any, ...]) -> Any:
+    """A transform of albumentations: the name of each step and its arguments."""
+    import albumentations as A  # noqa: N812  (its own name for it)
+
+    return A.Compose([getattr(A, name)(*arguments) for name, *arguments in steps])
+
+
 class Albumentations:
     """A training transform of albumentations."""
 
     def __init__(self) -> None:
-        import albumentations as A  # noqa: N812  (its own name for it)
-
-        self.steps = A.Compose([A.RandomResizedCrop((224, 224)), A.HorizontalFlip(), A.Normalize()])
+        self.steps = albumentations(("RandomResizedCrop", (224, 224)), ("HorizontalFlip",), ("Normalize",))
 
     def __call__(self, image: Any) -> torch.Tensor:
         return torch.from_numpy(self.steps(image=image)["image"].transpose(2, 0, 1).copy())
@@ -308,11 +308,9 @@ class ReadByOpencv(Sized):
     """Image files of a notebook's validation: OpenCV and albumentations."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        import albumentations as A  # noqa: N812  (its own name for it)
-
         super().__init__(size)
         self.files = image_files(folder, size).samples
-        self.steps = A.Compose([A.Resize(64, 64), A.Normalize()])
+        self.steps = albumentations(("Resize", 64, 64), ("Normalize",))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         import cv2
@@ -367,17 +365,6 @@ class TransformedByUser(OpenedInMemory):
         image = Image.open(io.BytesIO(self.file)).convert("L")
         left = random.randrange(40)
         return v1.functional.to_tensor(image.crop((left, 0, left + 120, 120))), index
-
-
-class Made(Sized):
-    """What a function makes of each index."""
-
-    def __init__(self, size: int, function: Callable[[int], Any]) -> None:
-        super().__init__(size)
-        self.function = function
-
-    def __getitem__(self, index: int) -> Any:
-        return self.function(index)
 
 
 def tiny_arithmetic(index: int) -> dict[str, torch.Tensor]:
@@ -439,9 +426,7 @@ class SmallByAlbumentations:
     """The same by albumentations."""
 
     def __init__(self) -> None:
-        import albumentations as A  # noqa: N812  (its own name for it)
-
-        self.steps = A.Compose([A.RandomCrop(28, 28), A.HorizontalFlip(), A.Normalize()])
+        self.steps = albumentations(("RandomCrop", 28, 28), ("HorizontalFlip",), ("Normalize",))
 
     def __call__(self, index: int) -> Any:
         return self.steps(image=PIXELS[index % 64])["image"]
@@ -536,12 +521,14 @@ ROWS = (
     ),
     Row("tiny tensors", lambda _: TinyTensors(30_000)),
     Row("tiny tensors, spawn", lambda _: TinyTensors(30_000), start="spawn"),
-    Row("dicts of numbers, in the caller", lambda _: Records(100_000), workers=0),
-    Row("dicts of numbers", lambda _: Records(20_000)),
-    Row("strings", lambda _: Texts(30_000)),
+    Row("dicts of numbers, in the caller", lambda _: Made(100_000, record), workers=0),
+    Row("dicts of numbers", lambda _: Made(20_000, record)),
+    Row("strings", lambda _: Made(30_000, text)),
     Row("tokenized text", lambda _: Tokens(20_000)),
-    Row("sequences, padded by collate_fn", lambda _: Sequences(6_000), collate_fn=padded),
-    Row("detection: lists of images and boxes", lambda _: Boxes(2_000), collate_fn=listed, batch_size=8),
+    Row("sequences, padded by collate_fn", lambda _: Made(6_000, sequence), collate_fn=padded),
+    Row(
+        "detection: lists of images and boxes", lambda _: Made(2_000, boxes), collate_fn=listed, batch_size=8
+    ),
     Row("arrays of 150 kB", lambda _: Arrays(4_000, 150_000)),
     Row("arrays of 2 MB", lambda _: Arrays(300, 2_000_000), batch_size=8),
     Row("arrays of 2 MB, in the caller", lambda _: Arrays(300, 2_000_000), batch_size=8, workers=0),
@@ -549,10 +536,10 @@ ROWS = (
     Row("files of 150 kB (.npy)", lambda folder: ArrayFiles(folder, 3_000)),
     Row("rows of a memory-mapped file", lambda folder: Mapped(folder, 8_000)),
     Row("HDF5", lambda folder: Hdf5(folder, 4_000), needs="h5py"),
-    Row("Python that holds the GIL", lambda _: Busy(600)),
-    Row("Python that holds the GIL, in the caller", lambda _: Busy(300), workers=0),
-    Row("sleeping, 4 workers", lambda _: Sleeping(1_000), workers=4, batch_size=16),
-    Row("threads of its own for every sample", lambda _: Threaded(1_000)),
+    Row("Python that holds the GIL", lambda _: Made(600, busy)),
+    Row("Python that holds the GIL, in the caller", lambda _: Made(300, busy), workers=0),
+    Row("sleeping, 4 workers", lambda _: Made(1_000, sleeping), workers=4, batch_size=16),
+    Row("threads of its own for every sample", lambda _: Made(1_000, threaded)),
     Row("threads of its own, kept", lambda _: Locking(8_000)),
     Row("video-like clips", lambda _: Clips(200), batch_size=4),
     Row("albumentations and OpenCV", lambda _: Augmented(600, Albumentations()), needs="albumentations"),

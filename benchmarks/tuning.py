@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py --data DIR [--loads native tiny] [--rounds 3] [--seconds 4] [--json FILE]
 
-"native" needs JPEGs in DIR/pictures-2000 (`peers.py` makes them): RandomResizedCrop(224), batches of 64. The
+"native" needs JPEGs in DIR/pictures-2000 (`make pictures`): RandomResizedCrop(224), batches of 64. The
 others are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
 
 Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace
@@ -30,7 +30,7 @@ from torchvision.transforms import v2
 
 import headrace
 import machine
-from floor_rows import Arrays, Busy, Sleeping, TinyTensors
+from floor_rows import Arrays, Made, TinyTensors, busy, sleeping
 
 
 def native(data: Path) -> Dataset[Any]:
@@ -57,8 +57,8 @@ class Load:
 
 LOADS = {
     "native": Load(native, 64, (1, 2, 3, 4, 6)),
-    "GIL": Load(lambda _: Busy(1_000_000), 32, (0, 1, 2, 3, 4, 8)),
-    "sleeping": Load(lambda _: Sleeping(1_000_000), 16, (0, 2, 4, 8, 16), (0, 2, 4, 8, 16)),
+    "GIL": Load(lambda _: Made(1_000_000, busy), 32, (0, 1, 2, 3, 4, 8)),
+    "sleeping": Load(lambda _: Made(1_000_000, sleeping), 16, (0, 2, 4, 8, 16), (0, 2, 4, 8, 16)),
     "tiny": Load(lambda _: TinyTensors(100_000_000), 256, (0, 1, 2, 4)),
     "150 kB": Load(lambda _: Arrays(1_000_000, 150_000), 32, (0, 1, 2, 4)),
 }
