@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 from torchvision import models
+
+import machine
 
 CLASSES = 1000
 WARMUP_STEPS = 3
@@ -205,8 +206,9 @@ def main() -> None:
         facts: dict[str, Any] = {
             name: str(value) for name, value in vars(arguments).items() if name != "json"
         }
-        facts |= {"torch": torch.__version__, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+        facts |= {"machine": machine.describe(), "torch": torch.__version__}
+        facts["rows"] = [asdict(row) for row in rows]
+        machine.keep(facts, arguments.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 
 from headrace.cache import Cache, Record
 from headrace.order import LocalShuffled, Order, Shuffled
-from machine import describe
+from machine import describe, keep
 
 SHARES = (0.10, 0.25, 0.50, 0.75)
 BLOCK = 4096
@@ -153,9 +152,7 @@ def main() -> None:
     ]
     if args.json:
         about = {**vars(args), "json": str(args.json)}
-        args.json.write_text(
-            json.dumps({"about": about, "machine": describe(), "rows": rows}, indent=1) + "\n"
-        )
+        keep({"about": about, "machine": describe(), "rows": rows}, args.json)
 
 
 if __name__ == "__main__":

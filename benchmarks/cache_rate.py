@@ -9,7 +9,6 @@ the wall clock; the processor's time in microseconds, of a claim per record, of 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import shutil
@@ -21,7 +20,7 @@ from random import Random
 from typing import Any
 
 from headrace.cache import Cache, Record
-from machine import describe
+from machine import describe, keep
 
 STEPS = ("claim", "add")
 
@@ -125,9 +124,7 @@ def main() -> None:
         print("".join(f"{found[name]:>24,.0f}" for name in columns))
     if args.json:
         about = {**vars(args), "json": str(args.json), "load_before": os.getloadavg()[0]}
-        args.json.write_text(
-            json.dumps({"about": about, "machine": describe(), "rows": rows}, indent=1) + "\n"
-        )
+        keep({"about": about, "machine": describe(), "rows": rows}, args.json)
 
 
 if __name__ == "__main__":

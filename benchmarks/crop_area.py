@@ -8,7 +8,6 @@ are in all of them alike.
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -54,7 +53,7 @@ def passes(pipeline: ffi.Pipeline, source: ffi.Source, count: int, height: int, 
             while not batch.wait(100):
                 pass
             if (batch.statuses["code"] != abi.OK).any():
-                raise RuntimeError("a picture was left to Pillow")
+                raise RuntimeError("an image was left to Pillow")
         taken.append((time.perf_counter() - start) / count * 1000)
     pool.close()
     return statistics.median(taken[1:])
@@ -86,8 +85,8 @@ def plot(found: dict[str, list[float]], caption: str, path: Path) -> None:
     figure, panel = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name, milliseconds in found.items():
         panel.plot([100 * share for share in SHARES], milliseconds, marker="o", markersize=3, label=name)
-    panel.set_xlabel("share of the picture that is cropped, %")
-    panel.set_ylabel("ms per picture, one thread")
+    panel.set_xlabel("share of the image that is cropped, %")
+    panel.set_ylabel("ms per image, one thread")
     panel.set_ylim(bottom=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(frameon=False)
@@ -99,8 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where pictures are kept or made")
-    parser.add_argument("--count", type=int, default=400, help="pictures (400)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where images are kept or made")
+    parser.add_argument("--count", type=int, default=400, help="images (400)")
     parser.add_argument("--times", type=int, default=7, help="timed passes (7)")
     parser.add_argument("--out", type=Path, default=HERE / "work", help="crop-area.json and .png go here")
     arguments = parser.parse_args()
@@ -113,16 +112,15 @@ def main() -> None:
     finally:
         if not had_index:  # the peers' benchmark has rows for the folder as it is
             (folder / FILE_NAME).unlink()
-    drawn = Table(title="ms per picture, one thread", title_justify="left")
+    drawn = Table(title="ms per image, one thread", title_justify="left")
     for heading in ("cropped", *(f"{share:.0%}" for share in SHARES)):
         drawn.add_column(heading, justify="right")
     for name, milliseconds in found.items():
         drawn.add_row(name, *(f"{value:.3f}" for value in milliseconds))
     Console(width=120).print(drawn)
     here = machine.describe()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     result = {"machine": here, "pictures": manifest, "shares": SHARES, "milliseconds": found}
-    (arguments.out / "crop-area.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine.keep(result, arguments.out / "crop-area.json")
     caption = (
         f"{here['cpu']}, {here['date'][:10]}; {manifest['count']} JPEGs around 500×375, 7 passes, medians"
     )

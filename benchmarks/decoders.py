@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import statistics
 import time
 import warnings
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from machine import describe, foreign_load
+from machine import describe, foreign_load, keep
 
 WORKERS = (0, 2, 8)
 Decode = Callable[[bytes], Any]
@@ -173,7 +172,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "The given buffer is not writable|.*worker processes in total")
     paths = sorted((arguments.data / "pictures-2000").rglob("*.jpg"))[: arguments.count]
     if not paths:
-        parser.error(f"there are no JPEGs in {arguments.data}/pictures-2000; peers.py makes them")
+        parser.error(f"there are no JPEGs in {arguments.data}/pictures-2000; make pictures makes them")
     files = [path.read_bytes() for path in paths]
     decoders, missing = {}, []
     for name, make in DECODERS.items():
@@ -194,7 +193,7 @@ def main() -> None:
         show(title, rates)
     if arguments.out:
         recorded = {"machine": describe(), "files": len(files), "rates": results, "left_out": missing}
-        arguments.out.write_text(json.dumps(recorded, indent=1) + "\n")
+        keep(recorded, arguments.out)
 
 
 if __name__ == "__main__":

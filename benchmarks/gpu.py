@@ -33,7 +33,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import headrace
-from machine import describe
+from machine import describe, keep
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 25.0
@@ -99,7 +99,7 @@ class Run:
         except Exception:
             result = {"failed": traceback.format_exc(limit=-3)}
         self.facts["parts"][name] = {"seconds": round(time.monotonic() - start, 1), "result": result}
-        (self.out / "gpu.json").write_text(json.dumps(self.facts, indent=1) + "\n")
+        keep(self.facts, self.out / "gpu.json")
 
     def command(self, *command: object, limit: float) -> subprocess.CompletedProcess[str]:
         """Runs a command in the repository; one that takes too long is an error."""

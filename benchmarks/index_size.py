@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import headrace
-from machine import describe
+from machine import describe, keep
 
 
 def measure(folder: Path) -> dict[str, object]:
@@ -48,7 +48,7 @@ def main() -> None:
     found = {"machine": describe(), **measure(args.folder)}
     print(json.dumps(found, indent=1))
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        keep(found, args.json)
 
 
 if __name__ == "__main__":

@@ -137,9 +137,7 @@ def main() -> None:
             f" {r['class_distance']:>15.3f}"
         )
     if given.out:
-        given.out.write_text(
-            json.dumps({"machine": machine.describe(), "orders": rows, "locality": mixed}, indent=1)
-        )
+        machine.keep({"machine": machine.describe(), "orders": rows, "locality": mixed}, given.out)
 
 
 if __name__ == "__main__":

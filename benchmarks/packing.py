@@ -25,7 +25,7 @@ import threading
 import time
 from pathlib import Path
 
-from machine import describe
+from machine import describe, keep
 
 
 def run_once(src: str, dest: str, workers: int, optimize: bool) -> dict[str, float]:
@@ -149,7 +149,7 @@ def main() -> None:
         )
     if arguments.out is not None:
         found = [{"optimize": o, "workers": w, "runs": results} for (o, w), results in runs.items()]
-        arguments.out.write_text(json.dumps({"machine": describe(), "rows": found}, indent=1))
+        keep({"machine": describe(), "rows": found}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def main() -> None:
             results[row].append(fresh(row, arguments.folder))
             print(row, json.dumps(results[row][-1]), file=sys.stderr)
             if arguments.json:
-                arguments.json.write_text(json.dumps(record_of(results, arguments.rate), indent=1) + "\n")
+                machine.keep(record_of(results, arguments.rate), arguments.json)
     print(json.dumps(record_of(results, arguments.rate).get("when", "some rows haven't run"), indent=1))
 
 

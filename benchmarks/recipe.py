@@ -35,7 +35,7 @@ from torchvision import transforms
 from headrace.recipes import Recipe, parts, train
 from headrace.recipes.parts import datasets, loaders
 from learning_sets import make
-from machine import Clock, describe
+from machine import Clock, describe, keep
 
 # What differs from the recipe's defaults, by set.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -133,7 +133,7 @@ def difference(rows: list[dict[str, Any]]) -> float:
 
 def write(path: Path | None, result: dict[str, Any]) -> None:
     if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        keep(result, path)
 
 
 def main() -> None:

@@ -247,7 +247,7 @@ def main() -> None:
     if arguments.json:
         settings = {k: str(v) for k, v in vars(arguments).items() if v is not None}
         record = {"machine": machine.describe(), "settings": settings, "table": table, "runs": results}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        machine.keep(record, arguments.json)
     return None
 
 

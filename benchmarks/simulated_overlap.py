@@ -12,7 +12,6 @@ processes, and copies without waiting, on the stream of the step. Ideal is the s
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from torch.utils.data import Dataset
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import accelerator
+import machine
 from headrace import DataLoader
 
 WORKERS = 2
@@ -153,14 +153,13 @@ def main() -> None:
         )
     if arguments.json is not None:
         facts = {
+            "machine": machine.describe(),
             "simulated": True,
             "steps": arguments.steps,
             "rounds": arguments.rounds,
             "scale": arguments.scale,
         }
-        arguments.json.write_text(
-            json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-        )
+        machine.keep({**facts, "rows": [asdict(row) for row in rows]}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ that of the kernels that this processor gets, on one thread.
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import machine
 import pictures
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +27,7 @@ ROWS = ("headrace_folder", "headrace_entries", "headrace_restart")
 # The first pattern that a function's name matches says its stage.
 STAGES = (
     ("inverse DCT", r"inverse_dct|transform_(two|one)|own::.*transform"),
-    ("upsampling, colour", r"::row<|own::.*(h2v1|h2v2|gray|full)\(|PixelKernels|mix_rows|put_row|repeat_"),
+    ("upsampling, color", r"::row<|own::.*(h2v1|h2v2|gray|full)\(|PixelKernels|mix_rows|put_row|repeat_"),
     ("entropy: stepped over", r"own::.*skip"),
     ("entropy: decoded", r"own::.*(decode|Stream|Tables|Scan|unstuff|prepare|read_)|EntryIndex|checksum"),
     ("resize", r"horizontal|vertical|Axis|weights|Passes|Resizer|Bilinear|coefficient|footprint"),
@@ -107,9 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where pictures are kept or made")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where images are kept or made")
     parser.add_argument("--package", type=Path, required=True, help="folder with headrace, symbols and all")
-    parser.add_argument("--count", type=int, default=400, help="pictures (400)")
+    parser.add_argument("--count", type=int, default=400, help="images (400)")
     parser.add_argument("--epochs", type=int, default=20, help="timed passes (20)")
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
     parser.add_argument("--out", type=Path, default=HERE / "work" / "stages.json")
@@ -126,8 +126,8 @@ def main() -> None:
             counted = instructions(row, arguments)
             status.update(f"{row}: time")
             results[row] = {"instructions": counted, "samples": samples(row, arguments)}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"pictures": arguments.count, "rows": results}, indent=1) + "\n")
+    record = {"machine": machine.describe(), "images": arguments.count, "rows": results}
+    machine.keep(record, arguments.out)
     Console(width=160).print(table(results, arguments.count))
 
 

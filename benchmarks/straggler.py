@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
+import machine
 from headrace.build import THREAD_DEPTH
 
 SLOW_EVERY = 50
@@ -93,8 +94,8 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if arguments.json:
-        result = {"torch": torch.__version__, "headrace": "this checkout", "rows": rows}
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        record = {"machine": machine.describe(), "torch": torch.__version__, "rows": rows}
+        machine.keep(record, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/watching.py --data DIR [--rounds 5] [--json FILE]
 
-Real JPEGs (DIR/images-2000, `make pictures`), torchvision's transforms in worker processes, a small
+Real JPEGs (DIR/pictures-2000, `make pictures`), torchvision's transforms in worker processes, a small
 convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait
 for these, aren't counted. Two loads: "loader", where the step waits for two workers that compute all the
 time, and "step", where the step computes all the time. Wall time a step, and processor time of all processes;
@@ -12,7 +12,6 @@ the median of the ratios of pairs is shown, and their middle half.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -106,9 +105,7 @@ def main() -> None:
                 f" (middle half of pairs {low:.3f} to {high:.3f})"
             )
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"machine": machine.describe(), "loads": results}, indent=1) + "\n"
-        )
+        machine.keep({"machine": machine.describe(), "loads": results}, arguments.json)
 
 
 if __name__ == "__main__":

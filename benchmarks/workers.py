@@ -16,7 +16,6 @@ worker. What the dataset and collation take by themselves is measured alike, and
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import time
@@ -28,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
 
 import headrace
+import machine
 
 LOADERS = {"headrace": headrace.DataLoader, "torch": DataLoader}
 WORKERS, BATCH = 2, 32
@@ -193,8 +193,13 @@ def main() -> None:
                 flush=True,
             )
     if arguments.output is not None:
-        kept = {"torch": torch.__version__, "workers": WORKERS, "batch_size": BATCH, "rows": rows}
-        arguments.output.write_text(json.dumps(kept, indent=1) + "\n")
+        facts = {
+            "machine": machine.describe(),
+            "torch": torch.__version__,
+            "workers": WORKERS,
+            "batch_size": BATCH,
+        }
+        machine.keep({**facts, "rows": rows}, arguments.output)
 
 
 if __name__ == "__main__":
