@@ -198,8 +198,8 @@ libfuzzer: $(PACKAGE) ## Fuzz the decoders, guided by coverage, with clang's lib
 
 comma := ,
 
-pictures: $(DEV_STAMP) ## Create 2,000 ImageNet-like JPEGs in $(DATA)/pictures
-	$(BIN)/python benchmarks/pictures.py --out $(DATA)/pictures --cache $(DATA)/cache
+pictures: $(DEV_STAMP) ## Create 2,000 ImageNet-like JPEGs in $(DATA)/pictures-2000
+	$(BIN)/python benchmarks/pictures.py --out $(DATA)/pictures-2000 --cache $(DATA)/cache
 
 bench-peers: $(PACKAGE) ## Create a virtual environment for each group of peers in $(PEERS)
 	benchmarks/install-peers.sh $(PEERS) $(VENV)

@@ -175,11 +175,11 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, default=Path("data"), help="where pictures are kept or made (data)"
+        "--data", type=Path, default=Path("data"), help="where images are kept or made (data)"
     )
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the peers' environments")
     parser.add_argument("--out", type=Path, default=HERE / "work", help="peers.json goes here")
-    parser.add_argument("--count", type=int, default=2000, help="pictures (2000)")
+    parser.add_argument("--count", type=int, default=2000, help="images (2000)")
     parser.add_argument("--repetitions", type=int, default=5, help="processes for each row (5)")
     parser.add_argument("--epochs", type=int, default=3, help="timed passes in each process (3)")
     parser.add_argument(

@@ -43,7 +43,7 @@ def fetch(cache: Path) -> Photographs:
         return Photographs(_images(unpacked, {".jpg"}), "Debian: " + ", ".join(packages))
     print(
         "No Debian mirror gave a wallpaper package: the photographs in PyPI's scikit-learn and scikit-image\n"
-        "are used instead. They are few and small, so pictures repeat: figures differ from published ones.",
+        "are used instead. They are few and small, so images repeat: results differ from published ones.",
         file=sys.stderr,
     )
     unpacked = cache / "pypi"

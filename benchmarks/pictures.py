@@ -5,7 +5,7 @@ ImageNet holds. Wallpapers without a photograph's detail (gradients, drawings) a
 on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run again with the same
 parameters, it finds its manifest and returns at once.
 
-    python benchmarks/pictures.py --out data/images --count 2000
+    python benchmarks/pictures.py --out data/pictures-2000 --count 2000
 """
 
 import argparse
@@ -80,7 +80,7 @@ def _cut_all(photographs: Photographs, out: Path, count: int, seed: int, console
             for photo, indices in jobs.items()
             for start in range(0, len(indices), CUTS_PER_JOB)
         ]
-        task = bar.add_task("Cutting pictures", total=count)
+        task = bar.add_task("Cutting images", total=count)
         sizes: list[tuple[int, int, int]] = []
         for future in as_completed(futures):
             sizes += future.result()
@@ -181,10 +181,10 @@ def _encode(cut: Image.Image, quality: int) -> bytes:
 
 
 def doubt(manifest: dict) -> str | None:
-    """Why figures measured on this set would not compare with others, if there is a reason."""
+    """Returns why results of this set do not compare with those of others, or None if they do."""
     least, most = USUAL_BYTES
     if not least <= manifest["mean_bytes"] <= most:
-        return f"pictures of {manifest['mean_bytes']:,} bytes on average: {least:,} to {most:,} are usual"
+        return f"images of {manifest['mean_bytes']:,} bytes on average: {least:,} to {most:,} are usual"
     if not manifest["origin"].startswith("Debian") or len(manifest["origin"].split(",")) < len(
         DEBIAN_PACKAGES
     ):
@@ -197,7 +197,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder of class folders that is made")
-    parser.add_argument("--count", type=int, default=2000, help="number of pictures (2000)")
+    parser.add_argument("--count", type=int, default=2000, help="number of images (2000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where photographs are kept (default: cache/ beside OUT)")
     arguments = parser.parse_args()

@@ -41,7 +41,7 @@ def table(result: dict) -> Table:
     drawn.add_column("")
     for heading in ("type", "threads", "median", "least–most", *ratios):
         drawn.add_column(heading, justify="right")
-    drawn.add_column("what it does to a picture")
+    drawn.add_column("what it does to an image")
     for record in result["rows"]:
         row = record["row"]
         if "median" not in record:

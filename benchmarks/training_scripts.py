@@ -4,9 +4,9 @@ Prints a table: for each loader of each script how it was planned, and how many 
 is, from `headrace explain` and `headrace run --compare`. The scripts contain nothing of Headrace; each is a
 file as its authors would have written it, on little models and images, so that it runs on a CPU.
 
-    python benchmarks/training_scripts.py data/pictures
-    python benchmarks/training_scripts.py data/pictures --scripts dino timm_train --seconds 20
-    python benchmarks/training_scripts.py data/pictures --check       the same output as with torch's loader?
+    python benchmarks/training_scripts.py data/pictures-2000
+    python benchmarks/training_scripts.py data/pictures-2000 --scripts dino timm_train --seconds 20
+    python benchmarks/training_scripts.py data/pictures-2000 --check   the same output as with torch's loader?
 """
 
 from __future__ import annotations

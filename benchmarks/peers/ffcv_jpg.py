@@ -1,4 +1,4 @@
-"""FFCV over its own file of JPEGs, written by its DatasetWriter, which encodes every picture anew.
+"""FFCV over its own file of JPEGs, written by its DatasetWriter, which re-encodes every image.
 
 Tried: 2, 3 and 6 batches ahead, the same within noise; os_cache=False is slower; it refuses more threads
 than cores.
@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 
-ABOUT = "encoded anew at quality 90 (a quarter fewer bytes); decodes whole pictures, area resize"
+ABOUT = "re-encoded at quality 90 (a quarter fewer bytes); decodes whole images, area resize"
 PACKAGES = ("ffcv", "numba", "opencv-python-headless", "torch")
 
 

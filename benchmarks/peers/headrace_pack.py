@@ -1,4 +1,4 @@
-"""Headrace over a pack of the same pictures (`headrace pack`): their own bytes in tar shards, an index."""
+"""Headrace over a pack of the same images (`headrace pack`): their own bytes in tar shards, an index."""
 
 from headrace_folder import BATCH_SIZE, PACKAGES, transform
 

@@ -1,4 +1,4 @@
-"""Headrace over the same pictures with restart markers every four blocks, made losslessly by jpegtran."""
+"""Headrace over the same images with restart markers every four blocks, made losslessly by jpegtran."""
 
 import shutil
 import subprocess

@@ -47,5 +47,5 @@ def finish(batch, images):
     while not batch.wait(100):
         pass
     if (batch.statuses["code"] != abi.OK).any():
-        raise RuntimeError("the native batch function left a picture to Pillow")
+        raise RuntimeError("the native batch function left an image to Pillow")
     return images

@@ -1,4 +1,4 @@
-"""SPDL: FFmpeg decodes, a filter graph per picture crops, scales and flips, a Pipeline of threads.
+"""SPDL: FFmpeg decodes, a filter graph per image crops, scales and flips, a Pipeline of threads.
 Tried: 2, 3 and 4 concurrent decodes on 2 and 4 threads: no difference beyond noise."""
 
 import math
@@ -10,7 +10,7 @@ from spdl.pipeline import PipelineBuilder
 
 from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 
-ABOUT = "FFmpeg: whole picture decoded, bilinear (swscale)"
+ABOUT = "FFmpeg: whole image decoded, bilinear (swscale)"
 PACKAGES = ("spdl",)
 MEAN, STD = (255 * np.array(values, np.float32)[:, None, None] for values in (MEAN, STD))
 

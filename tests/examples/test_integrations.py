@@ -70,7 +70,7 @@ def test_the_example_trains_on_headraces_batches(name: str, tmp_path: Path) -> N
     assert (samples, steps) == ((48, 6) if ranks == 1 else (24, 4))
 
 
-# Each prints the batches' sums of the whole run, and of one that goes on after batch CUT of it.
+# Each prints the batches' sums of the whole run, and of one that resumes after batch CUT of it.
 COMMON = """
 import json, sys
 import torch

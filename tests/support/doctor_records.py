@@ -107,7 +107,7 @@ def input_bound() -> Diagnosis:
                 (
                     "decode takes 71 % of a worker's time: 6,120 of 8,610 stack samples",
                     "the workers compute all the time: they wait for reads for 3 % of it",
-                    "pictures have 2,480 × 1,650 pixels at the median; 224 × 224 are used",
+                    "images have 2,480 × 1,650 pixels at the median; 224 × 224 are used",
                 ),
                 cost=0.68,
                 margin=0.24,

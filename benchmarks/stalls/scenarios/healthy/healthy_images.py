@@ -1,4 +1,4 @@
-"""ResNet-18 on pictures, on the CPU. Healthy: the step is the limit, two workers are far ahead of it.
+"""ResNet-18 on images, on the CPU. Healthy: the step is the limit, two workers are far ahead of it.
 
 Shows: steps don't wait; the loader alone is more than ten times as fast as the step.
 Fix: nothing in the loader; a faster device.

@@ -29,7 +29,7 @@ HOURS, PAST, AHEAD = 20_000, 168, 24
 
 
 class Demand(Dataset):
-    """Hourly demand of one region; a week is given, the day after it is to be told."""
+    """Hourly demand of one region; a week is given, the next day is predicted."""
 
     def __init__(self):
         rng = np.random.default_rng(5)

@@ -2,7 +2,7 @@
 
 Nothing in this script is slow: give it a folder that `benchmarks/stalls/slow_mount.py` mounts.
 Shows: workers spend their time in read(), the cores are idle, more workers give nothing.
-Fix: a local copy of the pictures.
+Fix: a local copy of the images.
 """
 
 # expected: read

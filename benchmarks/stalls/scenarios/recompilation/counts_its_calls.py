@@ -1,4 +1,4 @@
-"""A compiled vector quantizer for products. Bottleneck: it counts its calls, so each step compiles it anew.
+"""A compiled vector quantizer for products. Bottleneck: it counts its calls, so each step compiles it again.
 
 Shows: each step takes 0.1 s or more in torch._dynamo; the loader is far ahead.
 Fix: count outside of the compiled module, or in a tensor.

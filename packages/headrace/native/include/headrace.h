@@ -230,7 +230,7 @@ typedef struct hr_image_facts {
 HR_API int32_t hr_index_images(const uint8_t* const* files, const uint64_t* sizes, int64_t count,
                                int32_t every, hr_image_facts* facts, uint8_t* entries,
                                uint64_t capacity);
-/* The same picture, coefficient for coefficient, as a baseline JPEG in out[capacity], *out_size
+/* The same image, coefficient for coefficient, as a baseline JPEG in out[capacity], *out_size
  * bytes. restart_interval: MCUs from one restart marker to the next, at most 65535; 0: no markers;
  * -1: the largest number up to 4 that divides the MCUs of a row. optimize: Huffman tables made for
  * this file, not the standard ones. copy_markers 0: of APPn and COM segments only JFIF and Adobe

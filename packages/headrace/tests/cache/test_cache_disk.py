@@ -45,7 +45,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up_keeps_what_it_can(disk: Path) -> None:
-    """Whoever needs the others goes on without keeping them."""
+    """Whoever needs the others continues without keeping them."""
     cache = Cache(disk / "cache", 2**30)
     kept = []
     for number in range(150):

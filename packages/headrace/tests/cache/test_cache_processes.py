@@ -139,7 +139,7 @@ def test_the_bound_holds_while_several_work(user: User, tmp_path: Path) -> None:
 
 
 def test_kills_at_random_moments_leave_it_usable_and_bounded(user: User, tmp_path: Path) -> None:
-    """Twenty, while another process goes on."""
+    """Twenty, while another process continues."""
     folder = tmp_path / "cache"
     random = Random(0)
     capacity = 200 * BLOCK
@@ -198,7 +198,7 @@ def test_another_process_fetches_the_records_of_a_killed_one(children: Children,
 
 
 def test_a_forked_child_is_another_client(tmp_path: Path) -> None:
-    """It can't lose what the parent uses or fetches; the parent goes on."""
+    """It can't lose what the parent uses or fetches; the parent continues."""
     cache = Cache(tmp_path, 3 * BLOCK)
     put(cache, [0])
     cache.claim([record(1)])

@@ -17,7 +17,7 @@ from headrace.records import NativeStats
 
 
 class Clock:
-    """In place of the `time` module: a clock that goes on when it is told to."""
+    """In place of the `time` module: a clock that advances when it is asked to."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,13 +1,13 @@
 /* Makes system calls fail: preloaded (LD_PRELOAD) into the program under test.
  *
- * The file named by HEADRACE_FAULTS holds lines "KIND NUMBER TEXT"; it is read anew at every call,
+ * The file named by HEADRACE_FAULTS holds lines "KIND NUMBER TEXT"; it is read again at every call,
  * and may change at any time. A line applies to files whose path holds TEXT:
  *
  *   open E    opening fails with errno E          read E    reading fails with errno E
  *   once E    the next read fails, then none      short N   a read gives at most N bytes
  *   cut N     the file seems to end at byte N     hang 0    reading waits until the line is gone
  *   wait 0    the same, but for pread: what native code calls
- *   full N    after N bytes were written to such files there is no space; another N counts anew
+ *   full N    after N bytes were written to such files there is no space; another N starts the count again
  *   sync E    fsync fails with errno E
  */
 #define _GNU_SOURCE

@@ -22,7 +22,7 @@ print(min(faults() for _ in range(5)))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_the_tensors_of_a_batch_lie_in_the_memory_of_the_batch_before() -> None:
     done = run_python(PAGES_OF_A_BATCH, check=True)
     assert int(done.stdout) < 500  # of 9,408 pages

@@ -242,7 +242,7 @@ def test_without_obstore_the_error_says_what_to_install(
 def test_a_pack_that_was_made_again_is_noticed(
     served: Any, options: dict[str, Any], tmp_path: Path, proxy: Proxy
 ) -> None:
-    folder = served.folder / "bucket" / "anew"
+    folder = served.folder / "bucket" / "new"
     arguments: dict[str, Any] = {
         "storage_options": options,
         "cache_dir": tmp_path / "cache",
@@ -253,7 +253,7 @@ def test_a_pack_that_was_made_again_is_noticed(
         images = image_folder(tmp_path / str(seed), 6, seed=seed)
         shutil.rmtree(folder, ignore_errors=True)
         headrace.pack(str(images), str(folder))
-        dataset = headrace.PackedDataset("s3://bucket/anew", **arguments)
+        dataset = headrace.PackedDataset("s3://bucket/new", **arguments)
         expected = headrace.PackedDataset(folder)
         assert [dataset[i][0].tobytes() for i in range(6)] == [expected[i][0].tobytes() for i in range(6)]
         seen.append(dataset.index.path)

@@ -1,6 +1,6 @@
 """Examines a training loop from inside its own loader.
 
-The script's loop goes on. Its loader gives it batches as always for a while (*actual*), then the same few
+The script's loop keeps running. Its loader gives it batches as always (*actual*), then the same few
 batches again and again (*demand*: the step if loading cost nothing). After that the loop gets nothing more,
 and batches are taken from the loader as fast as it makes them (*supply*), with its own settings and others.
 """

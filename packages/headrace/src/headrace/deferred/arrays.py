@@ -269,7 +269,7 @@ def claim(piece: _ArrayPiece, recipe: Recipe) -> Recipe | None:
 
 
 def note_reader(array: npt.NDArray[Any], reader: str | None) -> None:
-    """Has a note of the user's code, which was given a new array, be forgotten if it goes on recording."""
+    """Lets a new array that was given to user code forget its note if that code continues to record."""
     found = None if reader is None else find(array)
     if found is not None:
         found[0].reader = reader

@@ -8,7 +8,7 @@ connection, so that nothing can be changed through it.
 
 A forked child closes what it inherited, and listens again once it iterates itself. Loaders are kept by weak
 references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and
-training goes on. HEADRACE_TOP=0 in the environment switches all of it off.
+training continues. HEADRACE_TOP=0 in the environment switches all of it off.
 
 The other end, `jobs` and `Job.ask`, finds which jobs answer, and what they say.
 """

@@ -167,7 +167,7 @@ class WorkerPool:
         try:
             forked = self._method == "fork"
             self._members.parts = tuple(parts.values()) if forked else SharedPickle(parts)
-            # A process that was forked shares those of its parent, which goes on using them.
+            # A process that was forked shares those of its parent, which continues to use them.
             own = [segment for segment in spare if forked and segment.pid == os.getpid()]
             for number in range(config.num_workers):
                 self._members.workers.append(self._start(number, own[number :: config.num_workers]))
