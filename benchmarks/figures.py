@@ -47,7 +47,9 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
 
 
 def conditions(record: dict[str, Any], *more: str) -> str:
-    """The images, the machine, the date and the commit of a record, as a sentence."""
+    """The images, the machine, date and commit of a record, as a sentence; early ones have only a date."""
+    if "machine" not in record:
+        return f"[{record['file'][:10]}](%s{record['file']})."
     here, images = record["machine"], record.get("images") or record.get("pictures")
     parts = list(more)
     if images:
@@ -222,7 +224,7 @@ def overlap() -> str:
     """Seconds of an epoch whose samples wait."""
     record = newest("overlap")
     rows = [[row["name"], f"{statistics.median(row['seconds']):.2f}"] for row in record["rows"]]
-    return table(["loader", "seconds"], rows)
+    return f"{conditions(record)}\n\n{table(['loader', 'seconds'], rows)}"
 
 
 def worker_start() -> str:
@@ -252,7 +254,7 @@ def tuning() -> str:
         "to torch's best",
         "as `explain()` advises",
     ]
-    return table(headings, rows)
+    return f"{conditions(record)}\n\n{table(headings, rows)}"
 
 
 def packing() -> str:
