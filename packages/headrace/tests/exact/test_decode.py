@@ -12,6 +12,7 @@ from PIL import Image
 from headrace._native import ffi
 from headrace._native.decoders import FORMATS
 from headrace.errors import NativeError
+from support.images import rectangle
 from support.jpegs import JPEG_KINDS, RESTARTS, cmyk, jpeg
 
 CROPS = 800
@@ -30,11 +31,6 @@ def sizes(rng: np.random.Generator) -> tuple[int, int]:
     limit = int(rng.choice([8, 40, 160, 420]))
     width, height = (int(n) for n in rng.integers(1, limit + 1, 2))
     return width, height
-
-
-def rectangle(rng: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
-    w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
-    return int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h
 
 
 def takes(decoder: str, kind: str) -> bool:

@@ -19,7 +19,7 @@ import headrace.testing
 from headrace._native.decoders import FORMATS, native_formats
 from support import odd_jpegs, pngs
 from support.equal import same
-from support.images import decoded_as_png
+from support.images import check_first_sample, decoded_as_png
 from support.jpegs import jpeg
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -32,14 +32,6 @@ def folder_of(root: Path, data: bytes) -> ImageFolder:
     for i in range(9):  # enough JPEGs around it for a native plan
         (root / "class" / f"b{i}.jpg").write_bytes(GOOD)
     return ImageFolder(str(root), STEPS)
-
-
-def loaded(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | None]:
-    """What torchvision makes of the first sample, or its error."""
-    try:
-        return dataset[0][0], None
-    except Exception as error:
-        return None, error
 
 
 @pytest.mark.parametrize("name", ODD_FILES)
@@ -165,17 +157,7 @@ def test_random_crops_of_mixed_formats_are_those_that_torchvision_makes(tmp_path
 
 
 def check(root: Path, data: bytes) -> None:
-    dataset = folder_of(root, data)
-    loader = headrace.DataLoader(dataset, batch_size=1, num_workers=1)
-    assert loader.plan().native is not None
-    expected, problem = loaded(dataset)
-    if expected is not None:
-        assert torch.equal(next(iter(loader))[0][0], expected)
-        return
-    with pytest.raises(headrace.SampleError) as caught:
-        next(iter(loader))
-    assert type(caught.value.__cause__) is type(problem)
-    assert str(caught.value.__cause__) == str(problem)
+    check_first_sample(folder_of(root, data))
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])

@@ -24,7 +24,7 @@ import headrace
 import headrace.testing
 from headrace._native import ffi
 from headrace._native.decoders import native_formats
-from support.images import decoded_as_png
+from support.images import check_first_sample, decoded_as_png
 from support.jpegs import cmyk, image_folder, jpeg, picture
 from support.odd_files import saved
 from support.pngs import png
@@ -422,14 +422,6 @@ def with_segments(*payloads: bytes) -> bytes:
     return data[:2] + b"".join(segments) + data[2:]
 
 
-def first_of(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | None]:
-    """What torchvision makes of the first sample, or its error."""
-    try:
-        return dataset[0][0], None
-    except Exception as error:
-        return None, error
-
-
 def png_with(*chunks: tuple[bytes, bytes]) -> bytes:
     return png(np.random.default_rng(7), 50, 30, before=chunks)
 
@@ -478,13 +470,4 @@ def test_odd_metadata_means_what_pillow_makes_of_it(tmp_path: Path, name: str) -
     dataset = ImageFolder(
         str(tmp_path), v1.Compose([ImageOps.exif_transpose, v1.CenterCrop(40), v1.ToTensor()])
     )
-    loader = headrace.DataLoader(dataset, batch_size=1, num_workers=1)
-    assert loader.plan().native is not None
-    expected, problem = first_of(dataset)
-    if expected is not None:
-        assert torch.equal(next(iter(loader))[0][0], expected)
-        return
-    with pytest.raises(headrace.SampleError) as caught:
-        next(iter(loader))
-    assert type(caught.value.__cause__) is type(problem)
-    assert str(caught.value.__cause__) == str(problem)
+    check_first_sample(dataset)

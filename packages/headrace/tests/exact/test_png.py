@@ -16,7 +16,7 @@ from PIL import Image
 from headrace._native import ffi
 from headrace._native.decoders import native_formats
 from headrace.errors import NativeError
-from support.images import decoded_as_png
+from support.images import Rectangle, by_pillow, check_rectangles, decoded_as_png, rectangle
 from support.pngs import KINDS, REFUSED, TAKEN, png
 
 pytestmark = pytest.mark.skipif("PNG" not in native_formats(), reason="built without libdeflate")
@@ -24,25 +24,12 @@ pytestmark = pytest.mark.skipif("PNG" not in native_formats(), reason="built wit
 FILES_OF_A_KIND = 40
 
 
-def by_pillow(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-
-def decoded(data: bytes, rect: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+def decoded(data: bytes, rect: Rectangle) -> npt.NDArray[np.uint8]:
     return ffi.image_decode(data, "libdeflate", rect)
 
 
-def rectangle(rng: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
-    w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
-    return int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h
-
-
-def check(data: bytes, *rects: tuple[int, int, int, int]) -> None:
-    whole = by_pillow(data)
-    height, width, _ = whole.shape
-    assert ffi.index_images([data])[0][1:3] == (width, height)
-    for x, y, w, h in ((0, 0, width, height), *rects):
-        assert np.array_equal(decoded(data, (x, y, w, h)), whole[y : y + h, x : x + w]), (x, y, w, h)
+def check(data: bytes, *rectangles: Rectangle) -> None:
+    check_rectangles("libdeflate", data, *rectangles)
 
 
 @pytest.mark.parametrize(("bits", "color"), KINDS)

@@ -16,6 +16,7 @@ from PIL import Image, features
 from headrace._native import ffi
 from headrace._native.decoders import native_formats
 from headrace.errors import NativeError
+from support.images import Rectangle, by_pillow, check_rectangles, rectangle
 from support.jpegs import picture
 
 pytestmark = pytest.mark.skipif(
@@ -45,25 +46,12 @@ def webp(rng: np.random.Generator, kind: str, width: int, height: int, **options
     return file.getvalue()
 
 
-def by_pillow(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-
-def decoded(data: bytes, rect: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+def decoded(data: bytes, rect: Rectangle) -> npt.NDArray[np.uint8]:
     return ffi.image_decode(data, "libwebp", rect)
 
 
-def rectangle(rng: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
-    w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
-    return int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1)), w, h
-
-
-def check(data: bytes, *rects: tuple[int, int, int, int]) -> None:
-    whole = by_pillow(data)
-    height, width, _ = whole.shape
-    assert ffi.index_images([data])[0][1:3] == (width, height)
-    for x, y, w, h in ((0, 0, width, height), *rects):
-        assert np.array_equal(decoded(data, (x, y, w, h)), whole[y : y + h, x : x + w]), (x, y, w, h)
+def check(data: bytes, *rectangles: Rectangle) -> None:
+    check_rectangles("libwebp", data, *rectangles)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.sources import folder
@@ -31,26 +31,19 @@ def listed(source: ImageSource) -> list[tuple[str, int]]:
     return [(source.path(i), source.label(i)) for i in range(len(source))]
 
 
-@given(samples)
-def test_entries_survive_flat_storage(entries: list[tuple[str, int]]) -> None:
-    assert listed(ImageSource.from_samples(entries)) == entries
-
-
-@given(samples)
-def test_paths_are_the_file_systems_bytes_each_with_a_zero(entries: list[tuple[str, int]]) -> None:
-    source = ImageSource.from_samples(entries)
+@given(samples, st.data())
+def test_entries_survive_flat_storage(entries: list[tuple[str, int]], data: st.DataObject) -> None:
+    """Paths are kept as the file system's bytes, each with a zero; `take` is indexing."""
+    source, n = ImageSource.from_samples(entries), len(entries)
+    assert listed(source) == entries
     assert source.paths.tobytes() == b"".join(os.fsencode(path) + b"\0" for path, _ in entries)
     ends = source.offsets[1:].astype(int) - 1
     assert (source.paths[ends] == 0).all()
-
-
-@given(samples, st.data())
-def test_take_is_indexing(entries: list[tuple[str, int]], data: st.DataObject) -> None:
-    n = len(entries)
     indices = data.draw(st.lists(st.integers(-n, n - 1), max_size=40)) if n else []
-    assert listed(ImageSource.from_samples(entries).take(indices)) == [entries[i] for i in indices]
+    assert listed(source.take(indices)) == [entries[i] for i in indices]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(alphabet=string.printable.replace("\0", ""), max_size=8), max_size=30))
 def test_count_extensions_is_lower_and_endswith(names: list[str]) -> None:
     names += ["a.JPG", "b.jpeg", "c.png", ".jpg", "jpg", "x.jpgx", "d.JPe", "e.jfif"]
