@@ -96,7 +96,7 @@ def start_python(
     Args:
         teardown: end as an interpreter does, which takes another second: modules are torn down after the
             `atexit` handlers, and what they hold is finalized.
-        fresh: Headrace is not imported yet, only torch and torchvision are.
+        fresh: Headrace is not imported yet, only torch and torchvision are, and triton can be imported.
     """
     request = {
         "text": program.read_text() if isinstance(program, Path) else program,
@@ -224,7 +224,7 @@ def _become(request: dict[str, Any]) -> None:
 
     np.random.seed()
     if request["fresh"]:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "headrace"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("headrace", "triton")]:
             del sys.modules[name]
     os.environ.clear()
     os.environ.update(request["env"])

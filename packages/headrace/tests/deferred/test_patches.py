@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from headrace.transforms.patches import IMAGES, RECORDING, TABLE, Function, find
 from support.deferred_images import is_deferred
 from support.equal import same
 from support.jpegs import image_folder
+from support.python import run_python
 from support.sampling import one_in
 
 calls = 0
@@ -390,7 +389,7 @@ for name in {LIBRARIES}:
 from headrace.transforms.patches import find_patched
 assert not find_patched(), find_patched()
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    run_python(program, fresh=True, check=True)
 
 
 def test_the_table_has_all_methods_that_record() -> None:

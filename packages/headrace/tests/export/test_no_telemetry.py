@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 from headrace._native import ffi
 from support.jpegs import image_folder
+from support.python import run_python
 
 # Every way by which Python code comes to talk to somebody else raises one of these events.
 SCRIPT = """
@@ -52,9 +51,8 @@ main()
 
 
 def test_an_ordinary_run_talks_to_nobody(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "pictures", 12, side=40)
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path / "pack")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    folder = image_folder(tmp_path / "images", 12, side=40)
+    done = run_python(SCRIPT, folder, tmp_path / "pack", fresh=True, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     # The one that `headrace top` asks is seen; sockets of that family end at this machine.
     assert seen

@@ -424,7 +424,7 @@ def test_workers_know_of_themselves_what_torchs_know() -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_dataset_is_freed_with_its_loader_in_mid_epoch(method: str) -> None:
     dataset = Described()
     kept = weakref.ref(dataset)
