@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import types
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.utils.data
+from torch.overrides import has_torch_function
 
 
 def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
@@ -106,16 +108,22 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
-def has_dispatch_mode() -> bool:
-    """Returns whether a `TorchDispatchMode` is active, which is to see each operator that torch calls."""
-    length = getattr(torch._C, "_len_torch_dispatch_stack", None)
-    return length is not None and length() > 0
+# The number of active `TorchDispatchMode`s, each of which is to see the operators that torch calls.
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)
+_NO_TENSOR = (None,)
+
+
+def is_followed() -> bool:
+    """Returns whether a compiler, a trace or a mode follows the calls of torch's functions now."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return True
+    return has_torch_function(_NO_TENSOR) or _dispatch_modes() > 0
 
 
 def makes_tensors_on_cpu() -> bool:
     """True if the default device is a CPU, and no mode is to see the operators that are left out there.
     `torch.get_default_device` of torch 2.7 doesn't know the device of `with torch.device(…)`."""
-    return not has_dispatch_mode() and torch.empty(0).device.type == "cpu"
+    return _dispatch_modes() == 0 and torch.empty(0).device.type == "cpu"
 
 
 def implementations(of: str) -> Any:
@@ -168,14 +176,21 @@ def replace_kernel(
         A function that puts the kernel back, or None if `functional` has none, or torchvision no such table.
     """
     kernels = kernels_of(functional)
-    original = kernels.get(cls)
-    if original is None:
-        return None
-    function = kernels[cls] = build(original)
+    return replace_item(kernels, cls, build(kernels[cls])) if cls in kernels else None
+
+
+def replace_item(table: Any, key: Any, value: Any) -> Callable[[], None]:
+    """Replaces the value of a key.
+
+    Returns:
+        A function that puts the original back, unless the program has replaced the value since.
+    """
+    original = table[key]
+    table[key] = value
 
     def put_back() -> None:
-        if kernels[cls] is function:
-            kernels[cls] = original
+        if table.get(key) is value:
+            table[key] = original
 
     return put_back
 
@@ -200,21 +215,64 @@ def replace_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
     return put_back
 
 
-def replace_function(
-    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None] | None:
-    """Has `torch.NAME` be what `build` makes of it, which TorchScript takes for torch's own.
+class Replacement:
+    """A function in place of one of torch's, and equal to it: a table of functions, of the program's or of
+    torch's, that has one has the other. It is bound, copied and pickled as torch's own, which is called
+    instead if a `TorchFunctionMode` is to see it.
+
+    Args:
+        original: torch's function, or method of tensors.
+        function: called with the original before the arguments.
+    """
+
+    def __init__(self, original: Any, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original, updated=())
+        self._original, self._function = original, functools.partial(function, original)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        called = self._original if has_torch_function(_NO_TENSOR) else self._function
+        return called(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __reduce__(self) -> Any:
+        return self._original.__reduce__()
+
+
+def replace_function(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
+    """Has `torch.NAME` call a function with torch's own before the arguments. TorchScript compiles torch's.
 
     Returns:
         A function that puts torch's back, or None if it isn't torch's own, or TorchScript's table is gone.
     """
     if not isinstance(getattr(torch, name), types.BuiltinFunctionType):
         return None
-    undo = _replace_builtin(torch, name, "aten", build)
-    function = getattr(torch, name)
-    if undo is not None:  # pickled by this name, it is torch's own elsewhere
-        function.__module__, function.__qualname__ = "torch", name
-    return undo
+    return _replace_builtin(torch, name, "aten", function)
+
+
+def replace_method(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
+    """The same for a method of `torch.Tensor`, and its subclasses.
+
+    Returns:
+        A function that takes it away again, or None if it isn't torch's own.
+    """
+    original = getattr(torch.Tensor, name, None)
+    if not isinstance(original, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return None
+    return replace_attribute(torch.Tensor, name, Replacement(original, function))
 
 
 def find_image_op(name: str) -> Any:
@@ -222,54 +280,29 @@ def find_image_op(name: str) -> Any:
     return getattr(torch.ops.image, name, None)
 
 
-def replace_method(
-    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None] | None:
-    """Has a method of `torch.Tensor` be what `build` makes of it, for which torchvision's subclasses do the
-    same as for torch's own.
-
-    Returns:
-        A function that takes it away again, or None if it isn't torch's own, or torchvision's rules are gone.
-    """
-    original = getattr(torch.Tensor, name, None)
-    if not isinstance(original, types.MethodDescriptorType):
-        return None
-    try:  # the methods that keep the subclass
-        from torchvision.tv_tensors._torch_function_helpers import _FORCE_TORCHFUNCTION_SUBCLASS as KEEPING
-    except ImportError:
-        return None
-    function = build(original)
-    if original in KEEPING:
-        KEEPING.add(function)
-    return replace_attribute(torch.Tensor, name, function)
-
-
-def replace_image_op(
-    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None] | None:
-    """Has torchvision's functions for image files call what `build` makes of their op `torch.ops.image.NAME`.
-    The functions stay the same objects.
+def replace_image_op(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
+    """Has torchvision's functions for image files call a function with their op `torch.ops.image.NAME` before
+    the arguments. The functions stay the same objects.
 
     Returns:
         A function that puts the op back, or None if there is none.
     """
     if not isinstance(find_image_op(name), torch._ops.OpOverloadPacket):
         return None
-    return _replace_builtin(torch.ops.image, name, "image", build)
+    return _replace_builtin(torch.ops.image, name, "image", function)
 
 
 def _replace_builtin(
-    owner: Any, name: str, space: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+    owner: Any, name: str, space: str, function: Callable[..., Any]
 ) -> Callable[[], None] | None:
-    original = getattr(owner, name)
     try:
         from torch.jit._builtins import _register_builtin
     except ImportError:
         return None
-    function = build(original)
-    _register_builtin(function, f"{space}::{name}")
-    _builtins.append(function)  # TorchScript knows it by its id
-    return replace_attribute(owner, name, function)
+    replacement = Replacement(getattr(owner, name), function)
+    _register_builtin(replacement, f"{space}::{name}")
+    _builtins.append(replacement)  # TorchScript knows it by its id
+    return replace_attribute(owner, name, replacement)
 
 
 _builtins: list[Any] = []

@@ -53,7 +53,7 @@ def start_worker() -> tuple[Callable[[], DeferralCounts], Callable[[], None]]:
         use since, to be called after some samples.
     """
     from headrace.deferred import (  # what they bring takes long to import
-        arrays,
+        batches,
         conversion,
         images,
         own_code,
@@ -72,7 +72,7 @@ def start_worker() -> tuple[Callable[[], DeferralCounts], Callable[[], None]]:
     stopped, texts = stopped_by(patched), tuple(patched_text(*each) for each in patched)
     allowed = IMAGES not in stopped, RECORDING not in stopped
     notes = own_code.start()
-    counters = images.opened, conversion.made, arrays.in_batches
+    counters = images.opened, conversion.made, batches.in_batches
     before = [each.count for each in counters]
 
     def counts() -> DeferralCounts:
@@ -83,8 +83,8 @@ def start_worker() -> tuple[Callable[[], DeferralCounts], Callable[[], None]]:
         compared = (recorders[0].differing(), recorders[0].alike()) if recorders else ()
         return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", *compared)
 
-    gains = conversion.made, arrays.in_batches, images.large
-    kept = conversion.made, arrays.in_batches, tensors.used
+    gains = conversion.made, batches.in_batches, images.large
+    kept = conversion.made, batches.in_batches, tensors.used
     decoded = tensors.decoded.count
     gained, used = (sum(each.count for each in of) for of in (gains, kept))
 

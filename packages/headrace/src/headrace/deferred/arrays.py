@@ -8,7 +8,6 @@ another recipe's `array` or `tensor`, in place of being done.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,20 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.overrides import has_torch_function
 
 from headrace import _torch_compat
 from headrace._native import deferred
 from headrace.deferred import own_code
 from headrace.deferred.chain import Chain, Counter, File
-from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order, laid_out
+from headrace.deferred.steps import ITEM_NBYTES, Store, in_other_order
 
 # By `Store.dtype`. NumPy has no bfloat16: there are no such arrays.
 ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32, np.int64)))
 TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int64)
 AXES = ("HW", "HWC", "CHW")
 PATCHES = "P"  # in place of axes
-in_batches = Counter()  # tensors that became part of a deferred batch
 of_images = Counter()  # arrays that images gave, since one of them was part of something recorded
 MOST_OF_IMAGES = 512  # more than a batch holds
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
@@ -136,9 +133,9 @@ class Recipe(NamedTuple):
         return None if memory is None else tensor_on(memory, dtype, self.shape, self.strides)
 
     def _memory(self, *, late: bool = True) -> Any:
-        """A buffer with the pixels: deferred, or filled if it isn't to be `late`, if there is no deferred
-        memory left, if too much is held already or if the file isn't certain to decode. None: native code
-        can't make them."""
+        """A buffer with the pixels, or None if native code can't make them. It is filled now if it isn't to
+        be `late`, if there is no deferred memory left, if too much is held already or if the file isn't
+        certain to decode."""
         # Of images of one row or column, strides don't tell the axes.
         chain = None if min(self.chain.shown) < 2 else self.chain.checked()
         if chain is None:
@@ -147,7 +144,7 @@ class Recipe(NamedTuple):
         late = late and file.certain and File.held_nbytes <= MOST_HELD_NBYTES
         if late and nbytes <= deferred.MOST_NBYTES:
             recipe = self if chain is self.chain else self._replace(chain=chain)
-            memory = _ArrayPiece(recipe, recipe.fill()).take()
+            memory = ArrayPiece(recipe, recipe.fill()).take()
             if memory is not None:
                 return memory
         if not self.is_image:
@@ -156,13 +153,13 @@ class Recipe(NamedTuple):
         return buffer if chain.write(self.store, buffer.ctypes.data) else None
 
 
-class _ArrayPiece(deferred.Piece):
+class ArrayPiece(deferred.Piece):
     """The memory of one array.
 
     Attributes:
         recipe: what it will hold.
         shape, strides: of the array that it was taken for.
-        used: whether another array was recorded from it.
+        used: whether a step on it was recorded.
         stacked: whether it is part of another one.
         of_image: whether an image gave it to the user's code.
         reader: the place in that code that was noted to read it, or None.
@@ -195,57 +192,6 @@ def tensor_on(memory: Any, dtype: torch.dtype, shape: Sequence[int], strides: Se
     return empty.set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
 
 
-def stacked(tensors: Sequence[Any]) -> torch.Tensor | None:
-    """The deferred tensor that `torch.stack(tensors)` gives, or None if most of them aren't deferred."""
-    dtype, shape = tensors[0].dtype, tensors[0].shape
-    if not all(tensor.dtype is dtype and tensor.shape == shape for tensor in tensors):
-        return None
-    found = [find(tensor) for tensor in tensors]
-    axes = {recipe.axes for _, recipe in filter(None, found)}
-    if 2 * found.count(None) > len(tensors) or len(axes) != 1 or PATCHES in axes:
-        return None
-    pieces = [piece for piece, _ in filter(None, found)]
-    if any(piece.stacked for piece in pieces):
-        for piece in pieces:
-            deferred.touch(piece.address)  # once, not again for each stack that it is part of
-        return None
-    for piece in pieces:
-        piece.stacked = True
-        piece.note_use()
-    if len(tensors) == 1:  # of which a further stack may be made
-        return _alone(*found)
-    fills = [_fill_of(each, tensor) for each, tensor in zip(found, tensors, strict=True)]
-    whole = (len(tensors), *shape)
-    strides = [math.prod(whole[i + 1 :]) * dtype.itemsize for i in range(len(whole))]
-    nbytes = whole[0] * strides[0]
-    if None in fills or nbytes > deferred.MOST_STACKED_NBYTES:
-        return None
-    memory = deferred.Piece(fills, nbytes, layout=0 if "CHW" in axes else 1).take()
-    if memory is None:
-        return None
-    in_batches.count += len(pieces)
-    return tensor_on(memory, dtype, whole, strides)
-
-
-def _alone(found: tuple[_ArrayPiece, Recipe] | None) -> torch.Tensor | None:
-    """The stack of one deferred tensor."""
-    if found is None:
-        return None
-    recipe = found[1]
-    tensor = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=recipe.axes != "CHW")).tensor()
-    return None if tensor is None else tensor.unsqueeze(0)
-
-
-def _fill_of(found: tuple[_ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> Any:
-    """The maker of a tensor's values, which may have been touched, or None if they can't be copied."""
-    if found is not None:
-        piece, recipe = found
-        return piece.fills[0] if recipe is piece.recipe else recipe.fill()
-    if type(tensor) is not torch.Tensor or address_of(tensor) == 0 or tensor.device.type != "cpu":
-        return None
-    return deferred.CopyFill(tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy())
-
-
 def recipe_of(x: Any) -> Recipe | None:
     """The recipe of an untouched array or tensor of an image, or of a rectangle of one, else None.
 
@@ -256,7 +202,7 @@ def recipe_of(x: Any) -> Recipe | None:
     return found and claim(*found)
 
 
-def claim(piece: _ArrayPiece, recipe: Recipe) -> Recipe | None:
+def claim(piece: ArrayPiece, recipe: Recipe) -> Recipe | None:
     """The recipe that `recipe_of` gives for an array or tensor that `find` has found."""
     if not recipe.is_image:
         return None
@@ -269,7 +215,7 @@ def claim(piece: _ArrayPiece, recipe: Recipe) -> Recipe | None:
 
 
 def note_reader(array: npt.NDArray[Any], reader: str | None) -> None:
-    """Lets a new array that was given to user code forget its note if that code continues to record."""
+    """Has the note that the user's code reads a new array be forgotten if a step on the array is recorded."""
     found = None if reader is None else find(array)
     if found is not None:
         found[0].reader = reader
@@ -285,18 +231,18 @@ def with_dtype(store: Store, dtype: Any) -> Store | None:
     return replace(store, values=levels.ctypes.data, dtype=number, keep=levels)
 
 
-def find(x: Any) -> tuple[_ArrayPiece, Recipe] | None:
+def find(x: Any) -> tuple[ArrayPiece, Recipe] | None:
     """The deferred memory that `x` lies in, and what `x` will hold, or None."""
     kind = type(x)
     dtypes: Any
     if kind is np.ndarray:
         address, dtypes = x.__array_interface__["data"][0], ARRAY_DTYPES
-    elif kind is torch.Tensor:
+    elif kind is torch.Tensor and is_near(x):
         address, dtypes = address_of(x), TENSOR_DTYPES
     else:
         return None
     piece = deferred.piece_at(address) if address else None
-    if not isinstance(piece, _ArrayPiece) or x.dtype != dtypes[piece.recipe.store.dtype]:
+    if not isinstance(piece, ArrayPiece) or x.dtype != dtypes[piece.recipe.store.dtype]:
         return None
     item = x.itemsize
     strides = x.strides if kind is np.ndarray else tuple(stride * item for stride in x.stride())
@@ -320,19 +266,12 @@ def address_of(tensor: torch.Tensor) -> int:
     how they were computed."""
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_neg():
         return 0
-    if is_followed(tensor):
+    if _torch_compat.is_followed():
         return 0
     try:
         return tensor.data_ptr()
     except RuntimeError:  # within torch.func's transforms a tensor has no memory
         return 0
-
-
-def is_followed(x: Any) -> bool:
-    """Returns whether a trace, a mode or a subclass follows torch's calls now, with `x` as a constant."""
-    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-        return True
-    return has_torch_function((x,)) or _torch_compat.has_dispatch_mode()
 
 
 def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:

@@ -23,7 +23,7 @@ from headrace._torch_compat import makes_tensors_on_cpu
 from headrace.deferred import images, own_code
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe
 from headrace.deferred.chain import Chain, Counter
-from headrace.deferred.steps import Store, native_form
+from headrace.deferred.steps import MAX_TABLES, Store, native_form
 from headrace.plan.pointwise import PointwiseTable, build_table, run_suffix
 from headrace.transforms import find_op
 from headrace.transforms.changed import find_change
@@ -31,7 +31,6 @@ from headrace.transforms.levels import ConvertDtype, Normalize, ToTensor
 
 made = Counter()  # tensors
 
-MAX_TABLES = 64
 DTYPES = TENSOR_DTYPES[1:4]  # of the tables
 # What the transforms call. User code may have put something else there.
 _CALLED = ((F, ("to_tensor", "pil_to_tensor", "normalize", "convert_image_dtype")), (F2, ("to_image",)))

@@ -4,7 +4,7 @@ In worker processes these are replaced when they start, and nothing else is look
 is replaced if the program has put a function of its own in place of any that this stands for
 (`headrace.transforms.patches`):
 
-- `PIL.Image.open` gives deferred images (`headrace.deferred.image`).
+- `PIL.Image.open` gives deferred images (`headrace.deferred.images`).
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
   get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
   functions stay what they are.
@@ -35,14 +35,12 @@ import torch
 from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace import _torch_compat
 from headrace._native import ffi
 from headrace.deferred import batches, conversion, images, processors, tensors
-from headrace.deferred.arrays import address_of, is_followed, is_near, stacked
-from headrace.deferred.steps import MAX_FACTOR, adjustment
+from headrace.deferred.steps import MAX_FACTOR, MAX_PADDING, adjustment
 from headrace.errors import NativeError
 from headrace.records import Draw
 from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
@@ -56,10 +54,8 @@ from headrace.transforms.patches import RECORDING, Patched, find_patched, stoppe
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None
 
-MAX_PADDING = 1 << 14
 
-
-# --- what a call of a function on an image comes to; None: it is not recorded --------------------
+# --- the op that a call of a function on an image comes to, or None if the call isn't recorded -------------
 
 
 def _adjust_brightness(img: Image.Image, brightness_factor: Any) -> Found:  # noqa: ARG001
@@ -167,7 +163,7 @@ def _recorded(image: Any, found: Callable[..., Found], *args: Any, **kwargs: Any
 
 
 def _recording_step(original: Function, found: Callable[..., Found]) -> Function:
-    """`original` changes an image to another."""
+    """Makes a function that records what `original` makes of an image."""
 
     @functools.wraps(original)
     def recorded(img: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +181,7 @@ NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, a
 
 
 def _calling(kind: type, transform: Callable[[Any, Image.Image], Any]) -> Function:
-    """`__call__` of `kind`, by `transform` for a deferred image where the object does what its class does."""
+    """`__call__` of `kind`, by `transform` for a deferred image if the object does what its class does."""
     above: Any = kind  # a subclass may have another class's __call__ between
 
     @functools.wraps(nn.Module.__call__)
@@ -260,138 +256,12 @@ def _jitter_colors(self: Any, image: Image.Image) -> Any:
 _CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _jitter_colors}
 
 
-# --- batches of deferred tensors, which are deferred as well ------------------------------------------------
-
-
-def _stacking(original: Function) -> Function:
-    """`torch.stack` for deferred tensors, and `original` for others."""
-
-    @functools.wraps(original)
-    def stack(*args: Any, **kwargs: Any) -> Any:
-        usual = not torch.compiler.is_compiling() and _is_along_the_first(args, kwargs)
-        made = _stacked(args[0]) if usual else None
-        return original(*args, **kwargs) if made is None else made
-
-    return stack
-
-
-def _is_along_the_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Returns whether a function's arguments are tensors, and no other axis than the first."""
-    axes = (*args[1:], *kwargs.values())
-    return len(args) > 0 and kwargs.keys() <= {"dim"} and (not axes or (len(axes) == 1 and axes[0] == 0))
-
-
-def _stacked(tensors: Any) -> torch.Tensor | None:
-    if type(tensors) not in (list, tuple) or not tensors:
-        return None
-    kind = type(tensors[0])
-    if kind in (tv_tensors.Image, tv_tensors.Mask):  # of which torch makes a plain tensor
-        if not all(type(tensor) is kind for tensor in tensors) or _keeps_type():
-            return None
-        tensors = [tensor.as_subclass(torch.Tensor) for tensor in tensors]
-    return stacked(tensors) if all(type(tensor) is torch.Tensor for tensor in tensors) else None
-
-
-def _keeps_type() -> bool:
-    """Returns whether torchvision is set to keep the class of its tensors."""
-    probe = tv_tensors.Image(torch.empty((1, 1, 1), device="cpu"))
-    return type(probe.unsqueeze(0)) is tv_tensors.Image
-
-
-def _collating(original: Function) -> Function:
-    """The function of `default_collate` for tensors, for deferred ones, and `original` for others."""
-
-    @functools.wraps(original)
-    def collate(batch: Any, **kwargs: Any) -> Any:
-        made = _stacked(batch)
-        return original(batch, **kwargs) if made is None else made
-
-    return collate
-
-
-def _joining(original: Function) -> Function:
-    """`torch.cat` for patches of deferred images, and `original` for others."""
-
-    @functools.wraps(original)
-    def cat(*args: Any, **kwargs: Any) -> Any:
-        usual = not torch.compiler.is_compiling() and _is_along_the_first(args, kwargs)
-        made = batches.joined(args[0]) if usual and type(args[0]) in (list, tuple) and args[0] else None
-        return original(*args, **kwargs) if made is None else made
-
-    return cat
-
-
-def _zeros(original: Function) -> Function:
-    """`torch.zeros`, deferred if images are likely to be copied there."""
-
-    @functools.wraps(original)
-    def zeros(*args: Any, **kwargs: Any) -> Any:
-        shape = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-        made = _deferred_zeros(shape, kwargs, torch.get_default_dtype())
-        return original(*args, **kwargs) if made is None else made
-
-    return zeros
-
-
-def _new_zeros(original: Function) -> Function:
-    """The same for a method of tensors."""
-
-    @functools.wraps(original)
-    def new_zeros(self: Any, *args: Any, **kwargs: Any) -> Any:
-        shape = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-        plain = self.as_subclass(torch.Tensor) if type(self) is tv_tensors.Image else self
-        usual = len(shape) == 4 and type(plain) is torch.Tensor and self.device.type == "cpu"
-        usual = usual and address_of(plain) != 0 and (plain is self or not _keeps_type())
-        made = _deferred_zeros(shape, kwargs, self.dtype) if usual else None
-        return original(self, *args, **kwargs) if made is None else made
-
-    return new_zeros
-
-
-def _deferred_zeros(shape: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    usual = len(shape) == 4 and all(type(n) is int for n in shape) and kwargs.keys() <= {"dtype", "device"}
-    if not usual or torch.compiler.is_compiling() or is_followed(shape):
-        return None
-    device = kwargs.get("device")
-    on_cpu = device in (None, "cpu") or (isinstance(device, torch.device) and device.type == "cpu")
-    if not on_cpu or not _torch_compat.makes_tensors_on_cpu():
-        return None
-    return batches.zeros(kwargs.get("dtype") or dtype, shape)
-
-
-def _copying(original: Function) -> Function:
-    """`Tensor.copy_`, recorded if a deferred image goes to deferred zeros."""
-
-    @functools.wraps(original)
-    def copy_(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and batches.put(self, args[0]):
-            return self
-        return original(self, *args, **kwargs)
-
-    return copy_
-
-
-_PLACES = (int, slice, type(...))
-
-
-def _setting(original: Function) -> Function:
-    """The same for an assignment to a part of a tensor."""
-
-    @functools.wraps(original)
-    def setitem(self: Any, index: Any, value: Any) -> None:
-        image = type(self) is torch.Tensor and isinstance(value, torch.Tensor) and value.ndim == 3
-        part = image and type(index) is tuple and is_near(self)
-        part = part and all(type(each) in _PLACES for each in index)
-        if not (part and batches.put(self[index], value)):
-            original(self, index, value)
-
-    return setitem
-
-
 # --- start and stop ------------------------------------------------------------------------------------
 
 IMAGE_OPS = ("decode_image", "decode_jpeg")
-_undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
+_undo: list[
+    Callable[[], Any] | None
+] = []  # each puts something back, or None if there was nothing to replace
 _undo_decoding: list[Callable[[], Any] | None] = []
 
 
@@ -416,27 +286,14 @@ def start(patched: Patched | None = None) -> None:
         _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
     _undo.extend(tensors.replacing())
     for name in IMAGE_OPS:
-        _undo_decoding.append(_torch_compat.replace_image_op(name, tensors.decoding))
+        _undo_decoding.append(_torch_compat.replace_image_op(name, tensors.decode))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
-    _replace_torchs()
+    _undo.extend(batches.replacing())
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
     for kind, name, method in processors.methods():
         _replace_method(kind, name, method)
-
-
-def _replace_torchs() -> None:
-    for name, function in (("stack", _stacking), ("cat", _joining), ("zeros", _zeros)):
-        _undo.append(_torch_compat.replace_function(name, function))
-    for name, function in (("new_zeros", _new_zeros), ("copy_", _copying), ("__setitem__", _setting)):
-        if name not in vars(torch.Tensor):
-            _replace_method(torch.Tensor, name, function(getattr(torch.Tensor, name)))
-    functions = _torch_compat.default_collate_functions()
-    if torch.Tensor in functions and not _torch_compat.default_collation_changed():
-        by_torch = functions[torch.Tensor]
-        functions[torch.Tensor] = _collating(by_torch)
-        _undo.append(functools.partial(functions.__setitem__, torch.Tensor, by_torch))
 
 
 def stop_decoding() -> None:

@@ -30,6 +30,8 @@ MAX_STEPS = 32
 MAX_EDGE = 1 << 15
 MAX_RADIUS = 100.0
 MAX_FACTOR = 1e4
+MAX_PADDING = 1 << 14  # pixels on a side
+MAX_TABLES = 64  # that are kept of functions on levels
 WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
 LARGEST_COEFFICIENT = 1e6
 ITEM_NBYTES = (1, 2, 2, 4, 8)  # of a value, by `Store.dtype`
@@ -141,7 +143,7 @@ class ToHsv(OpencvOp):
 
 @dataclass(frozen=True)
 class FromHsv(OpencvOp):
-    """`cvtColor(COLOR_HSV2RGB)`, where OpenCV converts `vector` pixels together."""
+    """`cvtColor(COLOR_HSV2RGB)` of an OpenCV that converts `vector` pixels together."""
 
     vector: int
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL.JpegImagePlugin import JpegImageFile
-from torch.overrides import has_torch_function
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode
 from torchvision.transforms import InterpolationMode
@@ -28,7 +27,15 @@ from headrace.decoding import torchvision_decodes_as_pillow
 from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, claim, find, is_near, recipe_of
 from headrace.deferred.chain import Chain, Counter, File
-from headrace.deferred.steps import RGB_ROWS, PillowPoint, Store, adjustment, laid_out
+from headrace.deferred.steps import (
+    MAX_PADDING,
+    MAX_TABLES,
+    RGB_ROWS,
+    PillowPoint,
+    Store,
+    adjustment,
+    laid_out,
+)
 from headrace.plan.pointwise import LEVELS, look_up_levels
 from headrace.transforms.colors import EACH_ADJUSTMENT, FACTORS
 from headrace.transforms.crops import Pad
@@ -40,8 +47,6 @@ from headrace.transforms.resize import Resize, ResizeShorter
 Function = Callable[..., Any]
 Step = Callable[..., Recipe | None]
 
-MAX_TABLES = 64
-MAX_PADDING = 1 << 14
 decoded = Counter()  # tensors of files
 used = Counter()  # tensors that steps were recorded on which save work
 _ADJUSTMENT = replace(EACH_ADJUSTMENT, arithmetic="torch")
@@ -57,8 +62,7 @@ def recording(original: Function, step: Step, *, keeps_class: bool = True) -> Fu
 
     @functools.wraps(original)
     def kernel(inpt: Any, *args: Any, **kwargs: Any) -> Any:
-        compiling = torch.compiler.is_compiling()  # which follows what is called
-        if compiling or not (keeps_class or type(inpt) is torch.Tensor):
+        if _torch_compat.is_followed() or not (keeps_class or type(inpt) is torch.Tensor):
             return original(inpt, *args, **kwargs)
         return recorded(original, step, inpt, *args, **kwargs)
 
@@ -343,23 +347,20 @@ def _with(recipe: Recipe, chain: Any) -> Recipe | None:
 # --- methods of torch.Tensor -------------------------------------------------------------------------------
 
 
-def method(original: Function, *, step: Callable[..., Recipe | None]) -> Function:
-    """A method of `torch.Tensor` that does what `original` does, later if the tensor is deferred.
+def call_method(
+    step: Callable[..., Recipe | None], original: Function, tensor: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Does what a method of `torch.Tensor` does, later if the tensor is deferred.
 
     Args:
         step: called with `original`, the tensor's recipe, the tensor, and the further arguments; gives the
             recipe of the result, or None if the original is to be called.
     """
-
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(self) is torch.Tensor and not has_torch_function((self,)) and is_near(self):
-            tensor = _after_method(original, step, self, *args, **kwargs)
-            if tensor is not None:
-                return tensor
-        return original(self, *args, **kwargs)
-
-    return call
+    if type(tensor) is torch.Tensor and is_near(tensor):
+        made = _after_method(original, step, tensor, *args, **kwargs)
+        if made is not None:
+            return made
+    return original(tensor, *args, **kwargs)
 
 
 def _after_method(
@@ -421,15 +422,11 @@ _MODES = (0, ImageReadMode.RGB.value)  # 0: the file's own channels
 _SAMPLINGS = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12))
 
 
-def decoding(original: Function) -> Function:
+def decode(original: Function, *args: Any, **kwargs: Any) -> Any:
     """`torch.ops.image.decode_image` or `decode_jpeg`, whose tensor is deferred if the file is a usual JPEG
     with three channels."""
-
-    def decode(*args: Any, **kwargs: Any) -> Any:
-        tensor = _decoded(*args) if len(args) == 3 and not kwargs else None
-        return original(*args, **kwargs) if tensor is None else tensor
-
-    return decode
+    tensor = _decoded(*args) if len(args) == 3 and not kwargs else None
+    return original(*args, **kwargs) if tensor is None else tensor
 
 
 def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
@@ -519,4 +516,4 @@ def replacing() -> Iterator[Callable[[], Any] | None]:
         build = functools.partial(recording, step=step, keeps_class=False)
         yield _torch_compat.replace_implementation("tensor", name, build)
     for name, of_method in METHODS.items():
-        yield _torch_compat.replace_method(name, functools.partial(method, step=of_method))
+        yield _torch_compat.replace_method(name, functools.partial(call_method, of_method))
