@@ -1,8 +1,8 @@
 """Image processors of Hugging Face's transformers on deferred images, if the program has imported them.
 
-Processors of torchvision's backend run as written. Only what they do to pixels by other means than
-torchvision's functions, which are recorded everywhere, is recorded here: an image becomes a tensor, and
-levels become values. transformers itself is never imported here.
+Processors of torchvision's backend run as written. Only what they do to pixels by other means than the
+functions that are recorded everywhere is recorded here: levels become values, and images become patches.
+transformers itself is never imported here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from headrace.deferred import images, tensors
-from headrace.deferred.arrays import PATCHES, Recipe, recipe_of
-from headrace.deferred.steps import Store, laid_out
+from headrace.deferred.arrays import PATCHES, recipe_of
+from headrace.deferred.steps import laid_out
 from headrace.transforms.changed import is_librarys
 
 Function = Callable[..., Any]
@@ -25,7 +25,6 @@ BACKEND = ("transformers.image_processing_backends", "TorchvisionBackend")
 # What `rescale_and_normalize` calls.
 CALLED = ("_fuse_mean_std_and_rescale_factor", "normalize", "rescale")
 CUTTING = ("transformers.models.qwen2_vl.image_processing_qwen2_vl", "Qwen2VLImageProcessor")  # into patches
-PLANES = Store(None, 0, False)
 
 
 def methods() -> Iterator[tuple[type, str, Function]]:
@@ -33,7 +32,6 @@ def methods() -> Iterator[tuple[type, str, Function]]:
     backend: Any = getattr(sys.modules.get(BACKEND[0]), BACKEND[1], None)
     cutting: Any = getattr(sys.modules.get(CUTTING[0]), CUTTING[1], None)
     known = (
-        (backend, "process_image", _tensor_of),
         (backend, "rescale_and_normalize", _values_of),
         (cutting, "patchify", _patches_of),
     )
@@ -41,19 +39,6 @@ def methods() -> Iterator[tuple[type, str, Function]]:
         original = None if owner is None else vars(owner).get(name)
         if original is not None and is_librarys(original):
             yield owner, name, images.standing_for(original, function)
-
-
-def _tensor_of(original: Function, self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
-    """`process_image`: uint8 [3, height, width] of an RGB image."""
-    converts = kwargs.get("do_convert_rgb")
-    usual = not args and kwargs.get("device") is None and type(image) in images.KINDS
-    if usual and not (converts and image.info.get("transparency") is not None):
-        known = image.convert("RGB") if converts and image.mode == "L" else image
-        chain = images.chain_of(known) if known.mode == "RGB" else None
-        tensor = None if chain is None else Recipe(chain, PLANES, "CHW").tensor()
-        if tensor is not None:
-            return tensor
-    return original(self, image, *args, **kwargs)
 
 
 def _values_of(original: Function, self: Any, pixels: Any, *args: Any, **kwargs: Any) -> Any:
