@@ -296,12 +296,12 @@ class ZerosPiece(Piece):
         nbytes: of each.
     """
 
-    __slots__ = ("each_nbytes",)
+    __slots__ = ("_zeros", "each_nbytes")
     fills: list[ImageFill | CopyFill]
 
     def __init__(self, count: int, nbytes: int) -> None:
-        zeros = CopyFill(np.zeros(nbytes, np.uint8))
-        super().__init__([zeros] * count, count * nbytes, layout=0)
+        self._zeros = CopyFill(np.zeros(nbytes, np.uint8))  # a thread may read them while images are put
+        super().__init__([self._zeros] * count, count * nbytes, layout=0)
         self.each_nbytes = nbytes
 
     def put(self, number: int, fill: ImageFill) -> bool:
