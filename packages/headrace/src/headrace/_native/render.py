@@ -42,7 +42,7 @@ class RenderJob(NamedTuple):
 
 
 def render_file(data: File, jobs: Sequence[RenderJob]) -> list[bool]:
-    """Makes images of a file as Pillow gives them; whether native code made each of them.
+    """Makes images of a file as Pillow gives them. Returns whether native code made each of them.
 
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.

@@ -117,15 +117,18 @@ class File:
         self._decoded: render.DecodedImage | None = None
         self._fits = True  # all pixels into memory, as far as is known
         self._refusal = ""  # why native code can't decode all of it, once that is known
-        self._work = 0.0  # of decoding so far, where all of the file is 1
+        self._work = 0.0  # of decoding so far; all of the file is 1
         File.held_nbytes += len(data)
 
     def __del__(self) -> None:
         File.held_nbytes -= len(self.data)
 
     def decoded(self, crop: Box) -> render.DecodedImage | None:
-        """All of the image, where it was decoded already, or should be rather than `crop` alone; else None.
-        Raises NativeError: native code can't decode it, which is tried once."""
+        """All of the image, if it was decoded already or should be, or None if `crop` alone should be.
+
+        Raises:
+            NativeError: native code can't decode it, which is tried once.
+        """
         with self.lock:
             left = _views.left(self._number)
             wanted = self._decoded is None and self._fits and not self._refusal
@@ -149,7 +152,7 @@ class File:
             self.decode()
         except NativeError as error:
             self._refusal = str(error)
-        except MemoryError:  # of 4 bytes per pixel, where a crop may need far less
+        except MemoryError:  # for 4 bytes per pixel; a crop may need far less
             self._fits = False
 
     def _pays_off(self, crop: Box, left: int) -> bool:
@@ -188,7 +191,7 @@ class Chain(NamedTuple):
         mode: "RGB" or "L", as Pillow's ``convert(mode)`` decodes the file, or "P" for the numbers of
             a PNG's palette entries.
         crop: the part of the file's image that is used.
-        size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
+        size: (width, height) that the crop is resized to; the crop's own if nothing is resized.
         filter: of that resize, a value of `PIL.Image.Resampling`.
         window: the part of the resized crop that is left.
         flip_x: whether the window is mirrored left to right.
@@ -272,14 +275,14 @@ class Chain(NamedTuple):
         return self._replace(steps=(*self.steps, Step(PillowPoint(levels), (), self.shown, mode)))
 
     def write(self, store: Store, address: int) -> bool:
-        """Writes the pixels to memory; whether native code could."""
+        """Writes the pixels to memory. Returns whether native code could."""
         job = self._job(store, address)
         try:
             decoded = self.file.decoded(self.crop)
             made = render.render_file(self.file.data, [job]) if decoded is None else decoded.render([job])
             return made[0]
         except NativeError:
-            return False  # the data are damaged, and are decoded as Pillow does where they are touched
+            return False  # the data are damaged; the caller leaves them to Pillow
 
     def checked(self) -> Chain | None:
         """The same, or None if native code can't make the pixels when they are asked for."""

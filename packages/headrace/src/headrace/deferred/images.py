@@ -164,7 +164,7 @@ def _recorded(image: Image.Image, modes: tuple[str, ...] = ("RGB", "L")) -> Defe
 
 
 def _movable(image: Image.Image) -> Deferred | None:
-    """The same where the next step only moves pixels: those of a palette as well."""
+    """The same if the next step only moves pixels: those of a palette as well."""
     known = _recorded(image, ("RGB", "L", "P"))
     return None if known is not None and image.mode == "P" and _colors(image) is None else known
 

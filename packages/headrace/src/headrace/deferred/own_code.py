@@ -45,18 +45,18 @@ class Notes:
         self.tensors: Counter[str] = Counter()
 
 
-_notes: Notes | None = None  # of this process; None: nobody wants to know
+_notes: Notes | None = None  # of this process, or None if nobody wants to know
 
 
 def start() -> Notes:
-    """From now on it is noted."""
+    """From now on the code of this process is noted."""
     global _notes
     _notes = Notes()
     return _notes
 
 
 def stop() -> None:
-    """From now on it isn't."""
+    """From now on nothing is noted."""
     global _notes
     _notes = None
 
@@ -85,7 +85,7 @@ def note_pixels() -> str | None:
 
 
 def forget_pixels(reader: str) -> None:
-    """To be called if what `note_pixels` noted at a place was no reading."""
+    """To be called if the code that `note_pixels` noted didn't read the pixels."""
     if _notes is not None:
         _notes.pixels[reader] -= 1
 
@@ -127,7 +127,7 @@ def _note_library(step: Any) -> None:
 
 
 def _methods(kind: type) -> list[FunctionType]:
-    """Those that say what a transform does."""
+    """Gives the methods that say what a transform does."""
     found = [getattr(kind, name, None) for name in METHODS]
     return [method for method in found if isinstance(method, FunctionType)]
 
