@@ -6,6 +6,7 @@ docs/architecture.md has the same as a table: `python tests/test_architecture.py
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,14 +192,20 @@ TABLE = re.compile(
 )
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def part(path: Path) -> str:
     root = ROOT if path.is_relative_to(ROOT) else DOCTOR
     return path.relative_to(root).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= (
                 {node.module} if node.module != "headrace" else {f"headrace.{a.name}" for a in node.names}
@@ -208,24 +215,24 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path: Path) -> None:
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace.")}
-    assert ours - {part(path)} <= ALLOWED[part(path)]
-    if path.parent != ROOT / "_native":
-        assert "ctypes" not in imports(path), "only _native speaks ctypes"
+def test_imports_point_downwards() -> None:
+    for path in FILES:
+        ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace.")}
+        assert ours - {part(path)} <= ALLOWED[part(path)], path
+        if path.parent != ROOT / "_native":
+            assert "ctypes" not in imports(path), f"{path}: only _native speaks ctypes"
 
 
-@pytest.mark.parametrize("path", DOCTOR_FILES, ids=lambda path: str(path.relative_to(DOCTOR)))
-def test_imports_of_the_doctor_point_downwards(path: Path) -> None:
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace_doctor.")}
-    assert ours - {part(path)} <= DOCTOR_ALLOWED[part(path)]
+def test_imports_of_the_doctor_point_downwards() -> None:
+    for path in DOCTOR_FILES:
+        ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace_doctor.")}
+        assert ours - {part(path)} <= DOCTOR_ALLOWED[part(path)], path
 
 
 def test_sources_are_told_apart_in_sources_alone() -> None:
     """Elsewhere a source is what `Source` says: nobody asks which one it is."""
     for path in (each for each in FILES if part(each) != "sources"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -242,7 +249,7 @@ def test_the_loader_imports_nothing_of_the_doctor() -> None:
 def test_the_doctor_imports_public_names_of_the_loader_and_only_when_it_runs() -> None:
     public = {f"headrace.{name}" for name in headrace.__all__}
     for path in DOCTOR_FILES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         assert {name for name in imports(path) if re.match(r"headrace\b(?!_)", name)} <= {
             "headrace",
             "headrace.export",
@@ -266,7 +273,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 def imported_modules(path: Path) -> set[Path]:
     """Files of ours that a file imports, at its top or in its functions."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             both = ((f"{node.module}.{alias.name}", node.module) for alias in node.names)
             names |= {whole if whole in MODULES else module for whole, module in both}
@@ -285,9 +292,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "engine").glob("*.py")), ids=lambda path: path.name)
-def test_the_engine_does_not_import_its_workers(path: Path) -> None:
-    assert not {name for name in imports(path) if name.startswith("headrace.engine.workers")}
+def test_the_engine_does_not_import_its_workers() -> None:
+    for path in (ROOT / "engine").glob("*.py"):
+        assert not {name for name in imports(path) if name.startswith("headrace.engine.workers")}, path
 
 
 def lines_of(parts: tuple[str, ...]) -> int:
@@ -353,33 +360,30 @@ def test_the_architecture_page_has_this_table() -> None:
     assert found[0].splitlines() == list(table()), "run: python tests/test_architecture.py"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.name)
-def test_recipes_use_public_names_only(path: Path) -> None:
-    modules = {"headrace", "headrace.export"}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("headrace"):
-            assert node.module in modules or str(node.module).startswith("headrace.recipes"), node.module
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "headrace"
-        ):
-            assert node.attr in headrace.__all__
+def test_recipes_use_public_names_only() -> None:
+    for path in (ROOT / "recipes").glob("*.py"):
+        modules = {"headrace", "headrace.export"}
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("headrace"):
+                assert node.module in modules or str(node.module).startswith("headrace.recipes"), (
+                    f"{path}: {node.module}"
+                )
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "headrace"
+            ):
+                assert node.attr in headrace.__all__, f"{path}: {node.attr}"
 
 
-EVERY_FILE = pytest.mark.parametrize(
-    "path", [*FILES, *DOCTOR_FILES], ids=lambda path: str(path.relative_to(PACKAGES))
-)
-
-
-@EVERY_FILE
-def test_files_and_functions_stay_readable(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_FILE
-    assert path.stem not in ("utils", "common", "misc", "helpers")
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
-            first = node.body[min(1, len(node.body) - 1)] if ast.get_docstring(node) else node
-            assert (node.end_lineno or 0) - first.lineno < MAX_FUNCTION, node.name
+def test_files_and_functions_stay_readable() -> None:
+    for path in (*FILES, *DOCTOR_FILES):
+        assert len(path.read_text().splitlines()) <= MAX_FILE, path
+        assert path.stem not in ("utils", "common", "misc", "helpers"), path
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
+                first = node.body[min(1, len(node.body) - 1)] if ast.get_docstring(node) else node
+                assert (node.end_lineno or 0) - first.lineno < MAX_FUNCTION, f"{path}: {node.name}"
 
 
 # What would run code out of data, or load a pickle.
@@ -393,21 +397,23 @@ OWN_PROCESSES = {
 }
 
 
-@EVERY_FILE
-def test_data_is_never_unpickled_or_run(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal", "_pickle"):
-            raise AssertionError(f"{node.module} is to be seen where it is used: import all of it")
-        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in DANGEROUS:
-            continue
-        name = ast.unparse(node.func)
-        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-        safe = (
-            (name == "torch.load" and given.get("weights_only") == "True")
-            or (name in ("np.load", "numpy.load") and given.get("allow_pickle", "False") == "False")
-            or (name == "pickle.loads" and path in OWN_PROCESSES)
-        )
-        assert safe, f"line {node.lineno}: {ast.unparse(node)}"
+def test_data_is_never_unpickled_or_run() -> None:
+    for path in (*FILES, *DOCTOR_FILES):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal", "_pickle"):
+                raise AssertionError(
+                    f"{path}: {node.module} is to be seen where it is used: import all of it"
+                )
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in DANGEROUS:
+                continue
+            name = ast.unparse(node.func)
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            safe = (
+                (name == "torch.load" and given.get("weights_only") == "True")
+                or (name in ("np.load", "numpy.load") and given.get("allow_pickle", "False") == "False")
+                or (name == "pickle.loads" and path in OWN_PROCESSES)
+            )
+            assert safe, f"{path}:{node.lineno}: {ast.unparse(node)}"
 
 
 def test_no_shell_reads_what_data_says() -> None:
