@@ -38,9 +38,9 @@ class Files(data.Dataset):
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[3])
     dataset = Files(sys.argv[2])
+    theirs = list(data.DataLoader(dataset, batch_size=4, num_workers=1))
     for method in ("fork", "spawn"):
-        options = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": method}
-        ours, theirs = (list(kind(dataset, **options)) for kind in (headrace.DataLoader, data.DataLoader))
+        ours = list(headrace.DataLoader(dataset, 4, num_workers=1, multiprocessing_context=method))
         assert len(ours) == 2 and all(map(torch.equal, ours, theirs))
     assert "cv2" not in sys.modules
 """

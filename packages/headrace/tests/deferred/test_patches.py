@@ -214,7 +214,7 @@ def explained(loader: Any) -> str:
     return " ".join(loader.explain().split())
 
 
-@pytest.mark.parametrize("name", [*OFTEN, *one_in(16, OTHERS)])
+@pytest.mark.parametrize("name", [*OFTEN, *one_in(40, OTHERS)])
 def test_a_replaced_function_takes_effect_in_workers(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

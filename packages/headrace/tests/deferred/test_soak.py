@@ -101,7 +101,7 @@ def in_threads(image: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("length", [300, pytest.param(2_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("length", [150, pytest.param(2_000, marks=pytest.mark.long)])
 def test_samples_are_pillows_while_workers_are_killed(length: int) -> None:
     chance = random.Random(length)
     dataset = Rough(length)
