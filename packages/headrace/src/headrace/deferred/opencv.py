@@ -33,6 +33,7 @@ from headrace._torch_compat import replace_attribute
 from headrace.deferred import opencv_steps as steps
 from headrace.deferred.arrays import Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
+from headrace.deferred.exif import APP1, START_OF_SCAN, UPRIGHT, orientation_in, segments_of
 from headrace.deferred.images import LARGE_PIXELS, large, opened
 from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
 from headrace.errors import NativeError
@@ -55,18 +56,7 @@ MAX_TABLES = 64
 LARGEST = 1 << 15  # edge of an image, which OpenCV decodes by default
 IS_LIMITED = any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ)  # by the program
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-ORIENTATION, SHORT = 0x0112, 3  # EXIF's tag, and the type of its value
-TYPES_NBYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8), 1))  # of values in EXIF
-APP1, START_OF_SCAN, FRAMES = 0xE1, 0xDA, (0xC0, 0xC1)  # markers of a JPEG
-# What turns the pixels of a file upright: mirrored (x, y), or degrees counter-clockwise.
-UPRIGHT: dict[int, tuple[bool, bool] | float] = {
-    1: (False, False),
-    2: (True, False),
-    3: (True, True),
-    4: (False, True),
-    6: 270.0,
-    8: 90.0,
-}
+FRAMES = (0xC0, 0xC1)  # markers of a JPEG
 
 _originals: dict[str, Function] = {}
 _ours: dict[str, Function] = {}
@@ -147,25 +137,12 @@ def _file(data: bytes, *, is_png: bool) -> File:
     return File(data, size, certain=data[:2] == b"\xff\xd8")
 
 
-def _segments(data: bytes) -> list[tuple[int, bytes]]:
-    """The markers of a JPEG with what follows them, the last of which is its scan's if nothing is unusual."""
-    segments, at = [(0, b"")], 2
-    while data[at : at + 1] == b"\xff" and segments[-1][0] != START_OF_SCAN:
-        if data[at + 1] == 0xFF:  # which may fill the space before a marker
-            at += 1
-            continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        segments.append((data[at + 1], data[at + 4 : end]))
-        at = end
-    return segments
-
-
 def _is_gray(data: bytes) -> bool:
     """Returns whether a file is known to have one channel."""
     if data.startswith(PNG_SIGNATURE):
         return data[25:26] == b"\0"  # its color type
     return data[:2] == b"\xff\xd8" and any(
-        marker in FRAMES and content[5] == 1 for marker, content in _segments(data)
+        marker in FRAMES and content[5] == 1 for marker, content in segments_of(data)
     )
 
 
@@ -173,36 +150,11 @@ def _orientation(data: bytes) -> int:
     """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
     if data[:2] != b"\xff\xd8":
         return 0 if b"eXIf" in data or b"EXIF" in data else 1
-    segments = _segments(data)
+    segments = segments_of(data)
     exif = [content for marker, content in segments if marker == APP1 and content[:4].lower() == b"exif"]
     if segments[-1][0] != START_OF_SCAN or len(exif) > 1:
         return 0
-    return _orientation_in(exif[0]) if exif else 1
-
-
-def _orientation_in(exif: bytes) -> int:
-    """The orientation in a segment of EXIF, or 0 if anything in its first directory is unusual."""
-    tiff = exif[6:]
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4])
-    if order is None or not exif.startswith(b"Exif\0\0"):
-        return 0
-
-    def read(at: int, nbytes: int) -> int:
-        return int.from_bytes(tiff[at : at + nbytes], order)  # type: ignore[arg-type]
-
-    first = read(4, 4)
-    begin, end = first + 2, first + 2 + 12 * read(first, 2)
-    if first < 8 or begin == end or end + 4 > len(tiff):
-        return 0
-    found = []
-    for at in range(begin, end, 12):
-        tag, kind, count = read(at, 2), read(at + 2, 2), read(at + 4, 4)
-        nbytes = TYPES_NBYTES.get(kind, 0) * count
-        if nbytes == 0 or (nbytes > 4 and read(at + 8, 4) + nbytes > len(tiff)):
-            return 0
-        if tag == ORIENTATION:
-            found.append(read(at + 8, 2) if (kind, count) == (SHORT, 1) else 0)
-    return 0 if len(found) > 1 else found[0] if found else 1
+    return orientation_in(exif[0]) if exif else 1
 
 
 # --- steps -------------------------------------------------------------------------------------------------
