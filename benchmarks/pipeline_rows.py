@@ -192,9 +192,11 @@ def _decoded(folder: Path) -> Any:
 class DecodedDataset(ListDataset):
     """Files read as tensors by a dataset of one's own."""
 
+    load = staticmethod(load_tensor)
+
     def __getitem__(self, index: int) -> Any:
         path, label = self.samples[index]
-        return self.transform(load_tensor(path)), label
+        return self.transform(self.load(path)), label
 
 
 def by_pillow_to_tensor(image: Image.Image) -> torch.Tensor:
@@ -222,6 +224,14 @@ def by_array_of_floats(image: Image.Image) -> torch.Tensor:
 
 def _decoded_list(folder: Path) -> Any:
     return DecodedDataset(folder, _decoded(folder).transform)
+
+
+def _by_torchcodec(folder: Path) -> Any:
+    from torchcodec.decoders import decode_image
+
+    dataset = _decoded_list(folder)
+    dataset.load = decode_image
+    return dataset
 
 
 def _cifar(folder: Path) -> Any:
@@ -507,6 +517,7 @@ ROWS: tuple[Row, ...] = (
         *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
     Row("decode_image, v2 on tensors", _decoded, 4.0),
     Row("list dataset, decode_image, v2 on tensors", _decoded_list, 4.0),
+    Row("list dataset, torchcodec's decode_image, v2 on tensors", _by_torchcodec, 4.0, "torchcodec"),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.5, "datasets"),
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
     Row("Hugging Face processor in collate_fn", target=3.0, **collated_by(vit)),

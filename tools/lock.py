@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 # Chosen by whoever runs the tests, and what comes with them.
 FREE = re.compile(
-    r"torch|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
+    r"torch|torchcodec|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
 )
 EXTRAS = ["dev", "demo", "docs", "lmdb", "metrics", "remote", "tensorboard"]
 

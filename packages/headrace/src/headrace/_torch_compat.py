@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import torch
 import torch.utils.data
 from torch.overrides import has_torch_function
+
+# Where torchcodec has its functions for image files.
+TORCHCODECS_IMAGES = "torchcodec.decoders._image_decoders"
 
 
 def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
@@ -290,6 +294,29 @@ def replace_image_op(name: str, function: Callable[..., Any]) -> Callable[[], No
     if not isinstance(find_image_op(name), torch._ops.OpOverloadPacket):
         return None
     return _replace_builtin(torch.ops.image, name, "image", function)
+
+
+def replace_torchcodecs_jpeg_op(function: Callable[..., Any]) -> Callable[[], None] | None:
+    """The same of torchcodec's functions and its op for JPEGs.
+
+    Returns:
+        A function that puts the op back, or None if the program hasn't imported torchcodec, or has replaced
+        the op itself, or torchcodec has no such op.
+    """
+    module = sys.modules.get(TORCHCODECS_IMAGES)
+    original = getattr(module, "_decode_jpeg", None)
+    if not isinstance(original, torch._ops.OpOverload) or original.namespace != "torchcodec_ns":
+        return None
+    return replace_attribute(module, "_decode_jpeg", Replacement(original, function))
+
+
+def torchcodecs_decode_image() -> Callable[..., Any] | None:
+    """`torchcodec.decoders.decode_image`, or None if the program hasn't imported it, or has replaced it."""
+    module = sys.modules.get(TORCHCODECS_IMAGES)
+    function = getattr(module, "decode_image", None)
+    if not isinstance(function, types.FunctionType) or function.__code__.co_name != "decode_image":
+        return None
+    return function if function.__globals__ is vars(module) else None
 
 
 def _replace_builtin(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +24,10 @@ from headrace.errors import NativeError
 DECODER = "headrace"
 RGB = ("RGB", ImageReadMode.RGB)
 JPEG = b"\xff\xd8\xff"
+ORIENTATION = 0x0112  # EXIF's tag
 NO_DRAWS = np.zeros((0, abi.DRAWS))
+
+Decode = Callable[[torch.Tensor], torch.Tensor]
 
 
 def decode_image(
@@ -48,7 +52,7 @@ def decode_image(
         RuntimeError, KeyError, OSError: as torchvision's function.
     """
     plain = isinstance(input, (torch.Tensor, str, os.PathLike)) and not apply_exif_orientation
-    if mode in RGB and plain and torchvision_decodes_as_pillow():
+    if mode in RGB and plain and decodes_as_pillow(by_torchvision):
         pixels = _decode_natively(input)
         if pixels is not None:
             return pixels
@@ -79,18 +83,24 @@ def _decode_natively(input: Any) -> torch.Tensor | None:
     return pixels.permute(2, 0, 1)
 
 
-def read_as_tensor(file: BinaryIO) -> Image.Image:
-    """Decodes `file` by torchvision's function in mode "RGB", closes it, and returns an image.
+def by_torchvision(data: torch.Tensor) -> torch.Tensor:
+    """Decodes a file by torchvision's function in mode "RGB", which may warn that it is deprecated."""
+    decoded: torch.Tensor = torchvision.io.decode_image(data, "RGB")
+    return decoded
+
+
+def read_as_tensor(file: BinaryIO, decode: Decode) -> Image.Image:
+    """Decodes `file` by a function of its bytes, closes it, and returns an image.
 
     Raises:
-        ValueError: it isn't uint8 [3, height, width].
-        RuntimeError: torchvision can't decode it.
+        ValueError: it isn't uint8 [3, height, width], or no image at all.
+        RuntimeError: the function can't decode it.
     """
     with file:
         data = file.read()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the function is deprecated
-        tensor = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), "RGB")
+        warnings.simplefilter("ignore")
+        tensor = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     if tensor.dtype != torch.uint8 or tensor.ndim != 3 or len(tensor) != 3:
         raise ValueError(
             f"decode_image gives {tensor.dtype} {list(tensor.shape)} for this file, not uint8"
@@ -101,8 +111,9 @@ def read_as_tensor(file: BinaryIO) -> Image.Image:
 
 
 @lru_cache
-def torchvision_decodes_as_pillow() -> bool:
-    """Returns whether torchvision's libjpeg gives the pixels of Pillow's, for each subsampling."""
+def decodes_as_pillow(decode: Decode, *, upright: bool = False) -> bool:
+    """Returns whether a function of a file's bytes gives the pixels of Pillow's libjpeg, for each
+    subsampling, and turns images as EXIF says if and only if `upright`."""
     if DECODER not in ffi.decoder_names():
         return False
     rng = np.random.default_rng(0)
@@ -111,7 +122,11 @@ def torchvision_decodes_as_pillow() -> bool:
     files = [_jpeg(noise, subsampling=each) for each in (0, 1, 2)]
     files += [_jpeg(noise.convert("L")), _jpeg(noise.resize((3, 5)), subsampling=2)]
     files.append(_with_halved_rows(_jpeg(noise.resize((160, 120)), subsampling=1)))
-    return all(map(_decoded_alike, files))
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6  # a quarter turn
+    turned = noise.size[::-1] if upright else noise.size
+    alike = all(_decoded_alike(decode, data) for data in files)
+    return alike and read_as_tensor(io.BytesIO(_jpeg(noise, exif=exif)), decode).size == turned
 
 
 def _jpeg(image: Image.Image, **options: Any) -> bytes:
@@ -127,9 +142,9 @@ def _with_halved_rows(data: bytes) -> bytes:
     return data[: at + 5] + size + data[at + 9 : at + 11] + b"\x12" + data[at + 12 :]
 
 
-def _decoded_alike(data: bytes) -> bool:
+def _decoded_alike(decode: Decode, data: bytes) -> bool:
     try:
-        theirs = np.asarray(read_as_tensor(io.BytesIO(data)))
+        theirs = np.asarray(read_as_tensor(io.BytesIO(data), decode))
         ours = ffi.image_decode(data, DECODER, (0, 0, *ffi.image_size(data)))
     except (NativeError, RuntimeError, ValueError):
         return False

@@ -21,6 +21,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace import deferred
+from headrace.decoding import by_torchvision, decodes_as_pillow
 from headrace.deferred import recording
 from headrace.deferred.arrays import Recipe, recipe_of
 from headrace.deferred.chain import Chain, File
@@ -280,6 +281,9 @@ def test_files_are_read_as_torchvision_reads_them(way: str, tmp_path: Path) -> N
     assert same(ours, theirs)
 
 
+@pytest.mark.skipif(
+    not decodes_as_pillow(by_torchvision), reason="this torchvision has another libjpeg than Pillow"
+)
 def test_files_of_usual_jpegs_are_decoded_when_they_are_touched() -> None:
     data = torch.frombuffer(bytearray(FILE), dtype=torch.uint8)
     with warnings.catch_warnings():

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
-from headrace.decoding import torchvision_decodes_as_pillow
+from headrace.decoding import by_torchvision, decodes_as_pillow
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.reading import TENSOR_FILTERS
 from support.jpegs import cmyk, jpeg, picture
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*image decoding.*"),
     pytest.mark.filterwarnings("ignore:.*deprecated.*"),
     pytest.mark.skipif(
-        not torchvision_decodes_as_pillow(), reason="this torchvision has another libjpeg than Pillow"
+        not decodes_as_pillow(by_torchvision), reason="this torchvision has another libjpeg than Pillow"
     ),
 ]
 native_resize = pytest.mark.skipif(

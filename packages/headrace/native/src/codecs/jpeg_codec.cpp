@@ -78,14 +78,18 @@ bool JpegCodec::read_orientation(Orientation* orientation) const {
   constexpr uint8_t kApp1 = 0xE1;
   constexpr std::string_view kExif("Exif\0\0", 6), kXmp("http://ns.adobe.com/xap/1.0/\0", 29);
   OrientationTags tags;
+  bool is_first = true;  // torchcodec reads this one alone, whatever it is
   jpeg::for_each_segment(file_.data, file_.header.sos_offset,
                          [&](uint8_t marker, const uint8_t* content, size_t size) {
                            const std::string_view segment(reinterpret_cast<const char*>(content),
                                                           size);
                            if (marker != kApp1) return true;
-                           if (segment.substr(0, kExif.size()) == kExif)
-                             tags.add_exif(segment.substr(kExif.size()));
-                           if (segment.substr(0, kXmp.size()) == kXmp) tags.add_xmp(segment);
+                           const bool is_exif = segment.substr(0, kExif.size()) == kExif;
+                           const bool is_xmp = segment.substr(0, kXmp.size()) == kXmp;
+                           if (is_first ? !is_exif && !is_xmp : is_exif) tags.add_unknown();
+                           if (is_exif) tags.add_exif(segment.substr(kExif.size()));
+                           if (is_xmp) tags.add_xmp(segment);
+                           is_first = false;
                            return true;
                          });
   return tags.find(orientation);

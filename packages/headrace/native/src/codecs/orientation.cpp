@@ -7,6 +7,7 @@ namespace headrace {
 namespace {
 
 constexpr int kTag = 0x0112;
+constexpr int kNoTag = 0xFFFF;  // at which torchcodec stops reading
 constexpr int kShort = 3;
 
 // A TIFF file: numbers at places that have been checked.
@@ -53,6 +54,7 @@ void OrientationTags::add_exif(std::string_view data) {
     return;
   }
   for (size_t at = first; at < first + 12 * count; at += 12) {
+    unclear_ |= tiff.number(at, 2) == kNoTag;
     if (tiff.number(at, 2) != kTag) continue;
     unclear_ |= value_ != 0 || tiff.number(at + 2, 2) != kShort || tiff.number(at + 4, 4) != 1;
     value_ = static_cast<int>(tiff.number(at + 8, 2));

@@ -1,4 +1,4 @@
-// Which way up an image is: EXIF's orientation tag, as Pillow's exif_transpose() follows it.
+// Which way up an image is: EXIF's orientation tag, as Pillow's exif_transpose() and torchcodec follow it.
 #pragma once
 
 #include <string_view>
@@ -24,10 +24,10 @@ class OrientationTags {
   void add_exif(std::string_view data);
   // XMP data, which count where EXIF says nothing.
   void add_xmp(std::string_view data);
-  // Metadata that Pillow may take an orientation from, and that aren't read here.
+  // Metadata that an orientation may be taken from, and that aren't read here.
   void add_unknown() { unclear_ = true; }
 
-  // False where the metadata aren't plain enough to be sure of what Pillow makes of them.
+  // False where the metadata aren't plain enough to be sure that all make the same of them.
   bool find(Orientation* orientation) const;
 
  private:

@@ -287,6 +287,8 @@ def start(patched: Patched | None = None) -> None:
     _undo.extend(tensors.replacing())
     for name in IMAGE_OPS:
         _undo_decoding.append(_torch_compat.replace_image_op(name, tensors.decode))
+    by_torchcodec = functools.partial(tensors.decode, always_upright=True)
+    _undo_decoding.append(_torch_compat.replace_torchcodecs_jpeg_op(by_torchcodec))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
     _undo.extend(batches.replacing())
@@ -297,7 +299,7 @@ def start(patched: Patched | None = None) -> None:
 
 
 def stop_decoding() -> None:
-    """From now on torchvision decodes files itself."""
+    """From now on torchvision and torchcodec decode files themselves."""
     while _undo_decoding:
         undo = _undo_decoding.pop()
         if undo is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,10 +22,11 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvisio
 
 from headrace import _torch_compat
 from headrace._native import ffi
-from headrace.decoding import torchvision_decodes_as_pillow
+from headrace.decoding import decodes_as_pillow
 from headrace.deferred import images
 from headrace.deferred.arrays import TENSOR_DTYPES, Recipe, claim, find, is_near, recipe_of
 from headrace.deferred.chain import Chain, Counter, File
+from headrace.deferred.exif import START_OF_SCAN, UPRIGHT, orientation_by_first, segments_of
 from headrace.deferred.steps import (
     MAX_PADDING,
     MAX_TABLES,
@@ -417,27 +417,43 @@ METHODS: dict[str, Callable[..., Recipe | None]] = {
 
 # --- files -------------------------------------------------------------------------------------------------
 
-_MODES = (0, ImageReadMode.RGB.value)  # 0: the file's own channels
+AS_STORED, RGB = 0, ImageReadMode.RGB.value  # modes: the file's own channels, or three
 # The sampling factors of luma and chroma for which decoders are compared.
 _SAMPLINGS = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12))
 
 
-def decode(original: Function, *args: Any, **kwargs: Any) -> Any:
-    """`torch.ops.image.decode_image` or `decode_jpeg`, whose tensor is deferred if the file is a usual JPEG
-    with three channels."""
-    tensor = _decoded(*args) if len(args) == 3 and not kwargs else None
+def decode(original: Function, *args: Any, always_upright: bool = False, **kwargs: Any) -> Any:
+    """`torch.ops.image.decode_image` or `decode_jpeg`, or torchcodec's op for JPEGs, which is
+    `always_upright`: turns images as EXIF says. The tensor is deferred if the file is a usual JPEG with three
+    channels."""
+    given = (*args, True) if always_upright else args
+    usual = len(given) == 3 and not kwargs and _alike(original, always_upright)
+    tensor = _decoded(*given) if usual else None
     return original(*args, **kwargs) if tensor is None else tensor
+
+
+@functools.cache
+def _alike(original: Function, always_upright: bool) -> bool:
+    """Returns whether an op decodes as native code does."""
+    rest = () if always_upright else (False,)
+    return decodes_as_pillow(lambda data: original(data, RGB, *rest), upright=always_upright)
 
 
 def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
     usual = type(file) is torch.Tensor and file.dtype is torch.uint8 and file.ndim == 1
     usual = usual and file.is_contiguous()
-    if not usual or mode not in _MODES or upright or file.device.type != "cpu" or not _alike():
+    if not usual or mode not in (RGB, AS_STORED) or type(upright) is not bool or file.device.type != "cpu":
         return None
     data = file.numpy().tobytes()
-    if not _is_usual(data) or not ffi.image_decodes(data):
+    if not data.startswith(b"\xff\xd8") or not ffi.image_decodes(data):
         return None
-    chain = Chain.whole(File(data, ffi.image_size(data)), "RGB")
+    segments = segments_of(data)
+    mirrored = UPRIGHT.get(orientation_by_first(segments)) if upright else (False, False)
+    # After a quarter turn columns of pixels lie side by side, which no step goes on with.
+    if not isinstance(mirrored, tuple) or not _are_usual(segments):
+        return None
+    flip_x, flip_y = mirrored
+    chain = Chain.whole(File(data, ffi.image_size(data)), "RGB")._replace(flip_x=flip_x, flip_y=flip_y)
     tensor = Recipe(chain, RGB_ROWS, "CHW").tensor()
     images.opened.count += tensor is not None
     decoded.count += tensor is not None
@@ -445,29 +461,11 @@ def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
     return tensor
 
 
-def _is_usual(data: bytes) -> bool:
-    """Returns whether a file is a JPEG of three channels, sampled in one of the ways that are compared."""
-    at = 2
-    while data[:2] == b"\xff\xd8" and data[at : at + 1] == b"\xff":
-        marker, end = data[at + 1 : at + 2], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker in (b"\xc0", b"\xc1"):
-            return end - at == 19 and data[at + 4] == 8 and data[at + 11 : end : 3] in _SAMPLINGS
-        at = end
-    return False
-
-
-_comparing = threading.local()
-
-
-def _alike() -> bool:
-    """Returns whether torchvision decodes as native code does, except while that is found out."""
-    if getattr(_comparing, "now", False):
-        return False
-    _comparing.now = True
-    try:
-        return torchvision_decodes_as_pillow()
-    finally:
-        _comparing.now = False
+def _are_usual(segments: list[tuple[int, bytes]]) -> bool:
+    """Returns whether a JPEG has three channels, sampled in one of the ways that are compared."""
+    frames = [content for marker, content in segments if marker in (0xC0, 0xC1)]
+    usual = len(frames) == 1 and len(frames[0]) == 15 and segments[-1][0] == START_OF_SCAN
+    return usual and frames[0][0] == 8 and frames[0][7::3] in _SAMPLINGS
 
 
 # --- steps by the names of torchvision's functions --------------------------------------------------------

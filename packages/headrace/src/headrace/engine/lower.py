@@ -24,7 +24,7 @@ DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
     """The native form of `plan`; bit i of `decoders` allows decoder i."""
     table = plan.table
-    if plan.tensors:  # what this decoder refuses, torchvision's function makes other pixels of than Pillow
+    if plan.decode is not None:  # which makes other pixels than Pillow of what this decoder refuses
         decoders &= 1 << ffi.decoder_names().index(DECODER)
     pipeline = ffi.Pipeline(
         lower_ops(plan.ops),
@@ -84,7 +84,7 @@ def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> 
 def _make(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[Image.Image, int]:
     path = plan.source.path(key.sample)
     try:
-        image, label = _read(plan, key.sample)
+        image, label = read_sample(plan, key.sample)
         draws = draws_of(pipeline, plan.ops, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
             draws = tuple((0.0,) * len(op.draws) for op in flat(plan.ops))
@@ -95,11 +95,11 @@ def _make(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
 
 
-def _read(plan: NativeSegment, sample: int) -> tuple[Image.Image, int]:
+def read_sample(plan: NativeSegment, sample: int) -> tuple[Image.Image, int]:
     """Reads a sample as the dataset does."""
     if plan.read is not None:
         return plan.read(sample)
     source = plan.source
-    if plan.tensors:
-        return read_as_tensor(source.open(sample)), source.label(sample)
+    if plan.decode is not None:
+        return read_as_tensor(source.open(sample), plan.decode), source.label(sample)
     return source.image(sample, plan.mode, upright=plan.upright), source.label(sample)

@@ -121,7 +121,7 @@ def _collates_as_torch(
 
 def _as_on_images(recognized: Recognized) -> Any:
     """The transform of RGB images that does what the dataset's does with what its loader reads."""
-    if not recognized.tensors:
+    if recognized.decode is None:
         return recognized.transform
     rest = [] if recognized.transform is None else [recognized.transform]
     return v1.Compose([v1.PILToTensor(), *rest])
@@ -238,8 +238,8 @@ def _native_segment(recognized: Recognized, lowered: LoweredTransform) -> Native
         height=lowered.height,
         width=lowered.width,
         mode=lowered.mode,
-        upright=lowered.upright,
-        tensors=recognized.tensors,
+        upright=lowered.upright or recognized.upright,
+        decode=recognized.decode,
         read=recognized.read,
         channels=lowered.channels,
         views=lowered.views,

@@ -48,10 +48,12 @@ class NativeSegment:
     Attributes:
         source: images and labels.
         mode: "RGB" or "L": files are read as Pillow's ``convert(mode)`` gives them.
-        tensors: whether files are read as `torchvision.io.decode_image` does, with ``mode="RGB"``.
+        decode: function of a file's bytes by which the dataset reads uint8 tensors, or None if Pillow reads
+            its images.
         read: function of a sample's index that gives its (image, label) if native code can't read its file;
             by default, Pillow reads the file.
-        upright: whether files are turned as `PIL.ImageOps.exif_transpose` does, before all `ops`.
+        upright: whether images are turned as EXIF says, before all `ops`, by `PIL.ImageOps.exif_transpose` or
+            by `decode`.
         ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
         channels: channels of every output image: 3 (RGB), or 1 (L).
         height, width: size of every output image in pixels; of several images, one below the other.
@@ -68,7 +70,7 @@ class NativeSegment:
     width: int
     mode: Mode = "RGB"
     upright: bool = False
-    tensors: bool = False
+    decode: Callable[[torch.Tensor], torch.Tensor] | None = None
     read: Callable[[int], tuple[Image.Image, int]] | None = None
     channels: int = 3
     views: int = 1

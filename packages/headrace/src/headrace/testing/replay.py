@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.engine.error_policy import ErrorPolicyDataset
-from headrace.engine.lower import draws_of, lower_pipeline, make_sample
+from headrace.engine.lower import draws_of, lower_pipeline, make_sample, read_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
@@ -48,7 +48,7 @@ def draws(
     """
     plan, native = _native_part(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = native.source.image(index, native.mode, upright=native.upright)
+    image, _ = read_sample(native, index)
     drawn = draws_of(lower_pipeline(native, decoders=0), native.ops, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")

@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,8 +28,8 @@ from torchvision import transforms as v1
 from torchvision.io import ImageReadMode
 from torchvision.transforms import v2
 
-from headrace._torch_compat import find_call_change
-from headrace.decoding import decode_image
+from headrace._torch_compat import find_call_change, torchcodecs_decode_image
+from headrace.decoding import Decode, by_torchvision, decode_image
 from headrace.records import Mode
 
 MODES: tuple[Mode, ...] = ("RGB", "L")
@@ -150,12 +150,21 @@ def reading_mode_of(function: Any) -> Mode | None:
     return next((mode for mode in MODES if _shape(function, mode) in READERS), None)
 
 
-def reads_tensors(function: Any) -> bool:
-    """Returns whether `function` of a path is ``decode_image(path, mode="RGB")``: torchvision's, or ours."""
+def decoder_of(function: Any) -> Decode | None:
+    """The function of a file's bytes that makes the tensor which `function` of a path returns, if that is
+    ``decode_image(path, mode="RGB")``: torchvision's, ours or torchcodec's; else None."""
+    theirs = torchcodecs_decode_image()
     if type(function) is partial:
-        rgb = function.keywords in ({"mode": "RGB"}, {"mode": ImageReadMode.RGB})
-        return rgb and not function.args and any(function.func is each for each in DECODING)
-    return _shape(function) in TENSOR_READERS
+        called, given = function.func, function.keywords
+        if function.args:
+            return None
+        if theirs is not None and called is theirs:
+            return theirs if given in ({}, {"mode": "RGB"}) else None
+        rgb = given in ({"mode": "RGB"}, {"mode": ImageReadMode.RGB})
+        return by_torchvision if rgb and any(called is each for each in DECODING) else None
+    if theirs is not None and (function is theirs or _shape(function) in _readers_by(theirs)):
+        return theirs
+    return by_torchvision if _shape(function) in TENSOR_READERS else None
 
 
 def turns_upright(function: Any) -> bool:
@@ -380,6 +389,18 @@ READERS = _shapes(
     'with open(path, "rb") as file:\n with Image.open(file) as image:\n  return image.convert("RGB")',
     ignored="RGB",
 )
+
+
+@lru_cache
+def _readers_by(decode: Decode) -> set[Shape | None]:
+    """Shapes of functions that read a file by torchcodec's `decode_image`, which gives RGB by default."""
+    NAMES["codecs_decode_image"] = decode
+    calls = [f"codecs_decode_image(path{mode})" for mode in ("", ', mode="RGB"')]
+    return _shapes(
+        "path", *(f"return {each}" for each in calls), *(f"image = {each}\nreturn image" for each in calls)
+    )
+
+
 DECODING = (decode_image, torchvision.io.decode_image, torchvision.io.read_image)
 DECODE_IMAGE = ("decode_image", "its_decode_image")
 TENSOR_READERS = _shapes(

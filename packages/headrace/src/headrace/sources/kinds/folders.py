@@ -9,13 +9,13 @@ import torchvision
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from headrace.decoding import torchvision_decodes_as_pillow
+from headrace.decoding import by_torchvision, decodes_as_pillow
 from headrace.records import Mode
 from headrace.sources.folder import ImageSource
 from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
 from headrace.sources.source import EXTENSIONS
 from headrace.transforms.origin import describe_callable, located
-from headrace.transforms.own_code import reading_mode_of, reads_tensors
+from headrace.transforms.own_code import decoder_of, reading_mode_of
 
 
 class Folders(Kind):
@@ -27,13 +27,14 @@ class Folders(Kind):
     def read(cls, dataset: Any) -> Recognized | Refusal:
         """See `Kind`: any loader that does what Pillow or `decode_image` does."""
         what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
-        tensors = reads_tensors(dataset.loader)
-        mode = "RGB" if tensors else _mode_of(dataset.loader)
+        decode = decoder_of(dataset.loader)
+        mode = "RGB" if decode else _mode_of(dataset.loader)
         reason = patched_reason(dataset, DatasetFolder)
         if reason is not None or mode is None:
             return Refusal(what, reason or _loader_reason(dataset.loader))
-        files = read_files(what, dataset, dataset, mode=mode, tensors=tensors)
-        problem = _tensors_problem(files.source) if tensors and isinstance(files, Recognized) else ""
+        upright = decode is not None and decode is not by_torchvision
+        files = read_files(what, dataset, dataset, mode=mode, decode=decode, upright=upright)
+        problem = _tensors_problem(files) if isinstance(files, Recognized) else ""
         return Refusal(what, problem) if problem else files
 
 
@@ -68,9 +69,11 @@ def _loader_reason(loader: Any) -> str:
     )
 
 
-def _tensors_problem(source: Any) -> str:
-    """Why files that decode_image reads can't be read natively; empty if they can."""
-    if not torchvision_decodes_as_pillow():
-        return "decode_image gives other pixels than native code with the torchvision that is installed"
-    others = len(source) - source.count_extensions(EXTENSIONS["JPEG"])
+def _tensors_problem(files: Recognized) -> str:
+    """Why files that decode_image reads can't be read natively; empty if they can, or are read as images."""
+    if files.decode is None:
+        return ""
+    if not decodes_as_pillow(files.decode, upright=files.upright):
+        return "decode_image gives other pixels than native code in the version that is installed"
+    others = len(files.source) - files.source.count_extensions(EXTENSIONS["JPEG"])
     return f"decode_image may give any tensors for {others:,} files that aren't JPEGs" if others else ""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from headrace.decoding import Decode
 from headrace.records import Mode
 from headrace.sources.source import Source, TensorRows
 from headrace.transforms.op import UNKNOWN, Extent
@@ -31,7 +32,9 @@ class Recognized:
         root: the folder that all files are in, or None if it isn't known.
         size: size of its images.
         mode: "RGB" or "L": the dataset reads files as Pillow's ``convert(mode)`` gives them.
-        tensors: whether the transform gets uint8 tensors, as `torchvision.io.decode_image` reads files.
+        decode: function of a file's bytes by which the dataset reads uint8 tensors [3, height, width], such
+            as `torchvision.io.decode_image`, or None if it reads images with Pillow.
+        upright: whether `decode` turns them as EXIF says.
         read: function of a sample's index by which the dataset itself gives (image, label), if it has
             rules of its own for files that can't be read, or None.
     """
@@ -44,7 +47,8 @@ class Recognized:
     root: str | None = None
     size: Extent = UNKNOWN
     mode: Mode = "RGB"
-    tensors: bool = False
+    decode: Decode | None = None
+    upright: bool = False
     read: Callable[[int], tuple[Image.Image, int]] | None = None
 
 

@@ -75,8 +75,8 @@ def _difference(parts: Sequence[Recognized]) -> str | None:
     for name in ("transform", "target_transform"):
         if any(getattr(part, name) is not getattr(first, name) for part in parts):
             return f"its data sets have several {name}s: native code needs the same object in all"
-    if any(part.tensors != first.tensors for part in parts):
-        return "some of its data sets read files as tensors, others as images"
+    if any(part.decode is not first.decode for part in parts):
+        return "its data sets read files in several ways, as tensors or as images"
     if any(part.mode != first.mode for part in parts):
         return "some of its data sets convert images to RGB, others to L"
     return None
