@@ -8,6 +8,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,15 @@ def test_arrays_are_filled_when_they_are_touched(name: str) -> None:
     live = memory.counts().live
     del array, other
     assert memory.counts().live == live - 2
+
+
+@pytest.mark.parametrize(
+    "made", [np.asarray, lambda image: image, lambda image: torch.from_numpy(np.array(image)).float()]
+)
+def test_numpy_saves_what_was_not_touched(made: Callable[[Any], Any], tmp_path: Path) -> None:
+    ours, theirs = pair("RGB")
+    np.save(tmp_path / "ours.npy", made(ours))
+    assert np.array_equal(np.load(tmp_path / "ours.npy"), np.asarray(theirs))
 
 
 def test_an_image_that_is_read_again_is_decoded_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,27 @@ def test_explain_names_the_users_steps_that_take_pixels_or_tensors(case: str, fo
     found = re.findall(r"^your code: (.*)$", loader.explain(), re.MULTILINE)
     assert len(found) == bool(said)
     assert not said or re.fullmatch(said, found[0]), found
+
+
+def written(image: Image.Image) -> int:
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return file.write(np.asarray(image.resize((100, 100))).data)
+
+
+def written_by_numpy(image: Image.Image) -> None:
+    with tempfile.TemporaryFile() as file:
+        np.asarray(image.resize((100, 100))).tofile(file)
+
+
+@pytest.mark.parametrize("write", [written, written_by_numpy])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_memory_that_is_passed_to_the_system_is_no_fault_of_a_sample(
+    write: Any, on_error: Any, folder: Path
+) -> None:
+    loader = headrace.DataLoader(Listed(folder, write), 4, num_workers=1, on_error=on_error)
+    with pytest.raises(headrace.ConfigError, match="before its values were read") as raised:
+        list(loader)
+    assert isinstance(raised.value.__cause__, Exception)
 
 
 class Texts(Dataset[Any]):

@@ -192,6 +192,15 @@ def tensor_on(memory: Any, dtype: torch.dtype, shape: Sequence[int], strides: Se
     return empty.set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
 
 
+def write_array(original: Any, file: Any, array: Any, *args: Any, **kwargs: Any) -> Any:
+    """Does what `numpy.lib.format.write_array` does, which passes memory to the system: the system doesn't
+    wait until it is filled."""
+    address = array.__array_interface__["data"][0]
+    if deferred.state(address) == deferred.UNTOUCHED:
+        deferred.touch(address)
+    return original(file, array, *args, **kwargs)
+
+
 def recipe_of(x: Any) -> Recipe | None:
     """The recipe of an untouched array or tensor of an image, or of a rectangle of one, else None.
 

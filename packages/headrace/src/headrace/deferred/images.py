@@ -32,7 +32,7 @@ from headrace import _pillow_compat
 from headrace._native import abi, deferred, ffi, render
 from headrace._torch_compat import replace_attribute
 from headrace.deferred import own_code
-from headrace.deferred.arrays import Recipe, note_reader, with_dtype
+from headrace.deferred.arrays import Recipe, note_reader, with_dtype, write_array
 from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
 from headrace.deferred.steps import GRAY_ROWS, RGB_ROWS, blur_of, is_size, point_of, warp_of
 from headrace.errors import NativeError
@@ -547,6 +547,7 @@ def install(patched: Patched | None = None) -> None:
     _replace(Image.Image, "__array__", property(_array_method))
     _replace(ImageFile.ImageFile, "__init__", standing_for(ImageFile.ImageFile.__init__, _open_file))
     _replace(faulthandler, "enable", standing_for(faulthandler.enable, _enable))
+    _replace(np.lib.format, "write_array", standing_for(np.lib.format.write_array, write_array))
     Image.Image.im = CORE  # type: ignore[assignment]  # which images need after uninstall() as well
 
 

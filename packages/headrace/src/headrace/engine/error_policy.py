@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,7 @@ from headrace.sources.source import samples_of, source_of
 MAX_REPLACEMENTS = 16
 STOPPED = "{} raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
+UNWRITTEN_SIGN = "requested and 0 written"  # in the message of NumPy's error
 
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
@@ -89,7 +91,7 @@ class ErrorPolicyDataset(Dataset[Any]):
                 self._check(index)
             return self._draw(index, seed)
         except Exception as error:
-            if self.on_error != "raise" and FORKED_CUDA_SIGN not in str(error):  # no fault of the sample's
+            if self.on_error != "raise" and not (uses_forked_cuda(error) or wrote_unfilled(error)):
                 return self._stand_in(index, error, seed)
             self._name(error, index)
             raise
@@ -178,6 +180,16 @@ class ErrorPolicyDataset(Dataset[Any]):
         cause = self.quarantined.get(index) if self.quarantined else None
         if cause is not None:
             raise SampleError.at(index, file_of(self.dataset, index), cause)
+
+
+def uses_forked_cuda(error: Exception) -> bool:
+    """Returns whether CUDA was used in a process that was forked from one that uses it."""
+    return isinstance(error, RuntimeError) and FORKED_CUDA_SIGN in str(error)
+
+
+def wrote_unfilled(error: Exception) -> bool:
+    """Returns whether deferred memory, which wasn't filled, was passed to the system."""
+    return isinstance(error, OSError) and (error.errno == errno.EFAULT or UNWRITTEN_SIGN in str(error))
 
 
 def name_sample(error: Exception, index: Any, path: str | None) -> None:

@@ -19,7 +19,13 @@ import torch
 from headrace import _torch_compat
 from headrace._machine import queued_ns
 from headrace._native.allocator import keep_freed_memory
-from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
+from headrace.engine.error_policy import (
+    STOPPED,
+    ErrorPolicyDataset,
+    Request,
+    uses_forked_cuda,
+    wrote_unfilled,
+)
 from headrace.engine.iterable import EndOfStream, IterableBatches
 from headrace.engine.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.seeding import Seeding, seed_worker
@@ -38,6 +44,11 @@ FORKED_CUDA = (
     "the dataset, a transform or collate_fn uses CUDA in a worker process, which was forked from a process"
     " that uses CUDA already; CUDA can't work there. Return CPU tensors from them, and pass device='cuda' to"
     " headrace.DataLoader, which moves whole batches; or use worker_kind='thread'."
+)
+UNFILLED = (
+    "the dataset, a transform or collate_fn passed the memory of an image, array or tensor to the system"
+    " before its values were read ({error}). The system doesn't wait until they are made. Pass a copy, as in"
+    " file.write(array.copy()), or deferred=False to headrace.DataLoader."
 )
 
 
@@ -272,10 +283,13 @@ class _Worker:
         return make(request.request)
 
     def _failure(self, error: Exception) -> WorkerFailure:
-        if isinstance(error, RuntimeError) and FORKED_CUDA_SIGN in str(error):
-            explained = ConfigError(FORKED_CUDA)
-            explained.__cause__ = error
-            error = explained
+        cause = error
+        if uses_forked_cuda(cause):
+            error = ConfigError(FORKED_CUDA)
+        elif wrote_unfilled(cause):
+            error = ConfigError(UNFILLED.format(error=cause))
+        if error is not cause:
+            error.__cause__ = cause
         return WorkerFailure.of(error, self._start.worker)
 
     def _send(self, message: Message, files: list[int]) -> None:
