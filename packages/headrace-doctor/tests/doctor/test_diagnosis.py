@@ -488,6 +488,25 @@ def test_the_parts_of_a_step_are_those_of_the_close_look() -> None:
     assert "spends 76% on count_confusions (train.py:30)" in diagnosis.verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (
+            {"train.py:9 draw: figure.save(path) → Figure.save": 60},
+            "at train.py:9: figure.save(path)",
+        ),
+        ({"train.py:8 draw: figure = plot()": 40, "train.py:9 draw: figure.close()": 30}, "in draw"),
+        ({"train.py:8 draw: figure = plot()": 30, "train.py:3 main: draw()": 30}, ""),
+    ],
+)
+def test_the_line_that_writes_most_logs_is_named(lines: dict[str, int], where: str) -> None:
+    observation = parts_of_the_step(logging=0.4)
+    for look in observation.looks:
+        look["lines"] = {"logging": lines}
+    named = diagnose(observation).verdict.sentence.partition("time")[2]
+    assert named == (f", mostly {where}" if where else "")
+
+
 def test_stages_of_headraces_loader_count_with_the_threads_that_they_have() -> None:
     stages = diagnose(headraces_stages(2.56)).stages
     rates = {stage.name: stage.samples_per_second for stage in stages}

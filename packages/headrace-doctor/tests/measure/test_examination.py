@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,14 @@ from headrace_doctor.examine import Job, Replacement, examined
 from headrace_doctor.measure import examination as module
 from headrace_doctor.measure import supplies
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation, Phase
-from headrace_doctor.measure.subject import best_workers, describe
+from headrace_doctor.measure.subject import best_workers, describe, where_from
 from support.datasets import Rows, Stream
+
+
+def test_the_place_of_a_loop_names_the_function_around_a_generator() -> None:
+    function = "test_the_place_of_a_loop_names_the_function_around_a_generator"
+    (place,) = (where_from() for _ in range(1))
+    assert re.fullmatch(rf"test_examination\.py:\d+ in {function}", place)
 
 
 class Doubled(DataLoader[Any]):

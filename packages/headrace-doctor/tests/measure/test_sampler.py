@@ -8,12 +8,14 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -147,6 +149,33 @@ def test_a_short_collation_is_not_taken_for_the_stream_that_makes_tensors(tmp_pa
         if counts_of(tmp_path, "worker"):
             break
     assert costliest(counts_of(tmp_path, "worker")).startswith("dataset:__iter__ (test_sampler.py:")
+
+
+class Arrays(Dataset[Any]):
+    def __len__(self) -> int:
+        return 2400
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros((60, 51), np.float32)
+
+
+def collate_number_by_number(samples: list[Any]) -> torch.Tensor:
+    """Holds the GIL for as long as it makes the tensor of a batch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.tensor(samples)
+
+
+def test_a_thread_that_waits_for_the_gil_is_not_taken_to_send(tmp_path: Path) -> None:
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(DataLoader(Arrays(), 24, num_workers=1, collate_fn=collate_number_by_number))
+    seconds = {"collate": 0.0, "send": 0.0}
+    for line in counts_of(tmp_path, "worker"):
+        for stages in line["stages"].values():
+            for stage in seconds.keys() & stages.keys():
+                seconds[stage] += stages[stage][2]
+    assert 2 * seconds["send"] < seconds["collate"]
 
 
 def collate_slowly(samples: list[int]) -> torch.Tensor:

@@ -21,6 +21,7 @@ from headrace_doctor.doctor.model import (
     step_parts,
 )
 from headrace_doctor.doctor.records import StageCost
+from headrace_doctor.doctor.remedies import MOSTLY, place_and_text
 from headrace_doctor.measure.observed import (
     ACTUAL,
     DEMAND,
@@ -322,6 +323,29 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
     whole = lines.total()
     most = lines.most_common(3)
     return [f"{count / whole:.0%} of the training thread's time at {line}" for line, count in most]
+
+
+def mostly_at(observation: Observation, role: str, key: str, *phases: str) -> str:
+    """Where a stage, or a part of the step, is mostly seen.
+
+    Returns:
+        ", mostly at train.py:41: text" if one line of the user's has most looks, ", mostly in function" if
+        one function has them, otherwise "".
+    """
+    lines: Counter[str] = Counter()
+    looks = 0.0
+    for look in observation.looks:
+        if look["role"] == role and look["phase"] in phases:
+            lines.update(look["lines"].get(key, {}))
+            looks += sum(stages[key][0] for stages in look["stages"].values() if key in stages)
+    functions: Counter[str] = Counter()
+    for line, count in lines.items():
+        functions[line.partition(": ")[0].partition(" ")[2]] += count
+    for found, text in ((lines, "at {0}: {1}"), (functions, "in {2}")):
+        name, count = next(iter(found.most_common(1)), ("", 0))
+        if count > MOSTLY * looks:
+            return ", mostly " + text.format(*place_and_text(name), name)
+    return ""
 
 
 def takes_turns(case: Case) -> bool:

@@ -147,8 +147,8 @@ class Advice:
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty if only the user can.
         measured: speed-up measured by `--try`, or None if it was not tried.
-        where, loader: "train.py:60", where the loader that it changes is iterated over, and that loader as
-            code, or "" for the examined loader.
+        where, loader: "train.py:60 in validate", where the loader that it changes is iterated over, and that
+            loader as code, or "" for the examined loader.
         expected: times as fast with the settings as they were measured; without settings, if what it names
             cost nothing and all else as much as now; 0 if not estimated.
     """
@@ -214,7 +214,7 @@ class Diagnosis:
     Attributes:
         command: that was examined.
         loader: which of its loaders, as code: "DataLoader(ImageFolder, batch_size=64, num_workers=4)".
-        where: "train.py:41", where it is iterated over.
+        where: "train.py:41 in fit", where it is iterated over.
         causes: likeliest and dearest first; the first is the verdict.
         advice: by predicted gain.
         rates: supply, demand, actual, in this order, then supplies with other settings.

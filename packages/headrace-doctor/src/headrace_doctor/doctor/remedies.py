@@ -108,6 +108,11 @@ ACTIONS = (
         "allocate the buffer once per worker and write into it",
     ),
     Action(
+        r"\b(torch\.tensor|torch\.as_tensor|FloatTensor|LongTensor)\(\[",
+        "makes a tensor of a list",
+        "make one array of the list first: torch.from_numpy(np.stack([…]))",
+    ),
+    Action(
         r"^(for|while) | for \w+ in |\.append\(",
         "loops in Python",
         "replace the loop by one operation on the whole array (NumPy, torch)",
@@ -129,11 +134,16 @@ def described(stage: StageCost) -> str:
     name = {"read": "reading", "decode": "decoding", "collate": "collating", "lock": "a lock"}.get(stage.name)
     if stage.line_share < LINE_THAT_MATTERS:
         return name or stage.name
-    where, _, text = stage.line.partition(": ")
+    where, text = place_and_text(stage.line)
     action = action_of(stage)
-    place = f"{name or stage.name.partition(' (')[0]} at {where.partition(' ')[0]}"
     does = f", which {action.does}" if action else ""
-    return f"{place}{does}: {text.partition(' → ')[0]}"
+    return f"{name or stage.name.partition(' (')[0]} at {where}{does}: {text}"
+
+
+def place_and_text(line: str) -> tuple[str, str]:
+    """("train.py:41", its text) of a line as `StageCost.line` has it."""
+    where, _, text = line.partition(": ")
+    return where.partition(" ")[0], text.partition(" → ")[0]
 
 
 def remedy_for(stage: StageCost, otherwise: str) -> tuple[str, ...]:

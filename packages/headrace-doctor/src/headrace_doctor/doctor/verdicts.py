@@ -15,6 +15,7 @@ from headrace_doctor.doctor.case import (
     has_stragglers,
     is_faster,
     least_step,
+    mostly_at,
     other_arguments,
     start_of_epoch,
     starts_of,
@@ -201,7 +202,8 @@ def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     yield other_arguments(
         case,
         case.gain(case.costs, saved),
-        f"each epoch starts workers for {duration(seconds)}, {spent / case.actual:.0%} of its time",
+        f"each epoch starts workers for {duration(seconds)}, {spent / case.actual:.0%} of its time"
+        + mostly_at(case.observation, "worker", "start", ACTUAL, SUPPLY),
         f"starts of epochs: {', '.join(map(duration, starts[:6]))}",
         f"batches of an epoch: {loader.batches}",
         persistent_workers=True,
@@ -299,7 +301,8 @@ def irregular_part(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
     change, *lines = verdict.remedy.splitlines()
     gain = case.actual / max(floor, case.actual - seconds, 1e-9)
-    why = f"{part_name(verdict.part)} takes {seconds / case.actual:.0%} of the script's time"
+    where = mostly_at(case.observation, "main", verdict.part, ACTUAL)
+    why = f"{part_name(verdict.part)} takes {seconds / case.actual:.0%} of the script's time{where}"
     evidence = tuple(where_it_stays(case.observation, ACTUAL))
     yield Candidate(gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True)
 

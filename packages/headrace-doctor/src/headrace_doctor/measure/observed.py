@@ -72,7 +72,7 @@ class LoaderFacts:
 
     kind: str  # "torch" or "headrace"
     code: str  # as a call: "DataLoader(ImageFolder of 2,000, batch_size=64, num_workers=4)"
-    where: str  # "train.py:41", where the script iterates over it
+    where: str  # "train.py:41 in fit", where the script iterates over it
     arguments: dict[str, Any]  # num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, …
     batches: int | None  # of an epoch, also if the script leaves it early, or None if not known
     samples: int | None  # of the dataset, or None if not known

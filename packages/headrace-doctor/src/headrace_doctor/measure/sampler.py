@@ -9,6 +9,7 @@ import bisect
 import functools
 import gc
 import json
+import math
 import os
 import random
 import re
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
@@ -106,6 +107,7 @@ class Sampler:
         self._phases: dict[str, Counts] = {}
         self._switch = sys.getswitchinterval()
         self._collection_began = 0.0
+        self._on_core: dict[int, float] = {}  # seconds, by thread
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-sampler", daemon=True)
 
@@ -177,13 +179,23 @@ class Sampler:
                 continue
             name = "" if thread is main else re.sub(r"[-_ ]?\d+", "", thread.name)
             stage, line = stage_of(walked, state_of(thread.native_id), name)
-            counts.add(stage, seconds)
+            taken = seconds
+            if stage.kind == "send" and not stage.waiting:  # or it waits for the GIL, which looks the same
+                taken = min(seconds, self._on_core_since_last_look(thread.native_id, seconds))
+            counts.add(stage, taken)
             if thread is main and line:
                 rows = counts.lines.setdefault(stage.key, {})
                 rows[line] = rows.get(line, 0) + 1
 
+    def _on_core_since_last_look(self, thread: int, otherwise: float) -> float:
+        """Seconds that a thread was on a core since the last look at it, or `otherwise` if not known."""
+        now = thread_times([thread]).get(thread, (math.inf, 0.0))[0]
+        before, self._on_core[thread] = self._on_core.get(thread, math.inf), now
+        return now - before if now < math.inf > before else otherwise
+
     def _marks(self) -> tuple[float, dict[int, tuple[float, float]]]:
-        return time.thread_time(), thread_times(but=threading.get_native_id())
+        others = {int(name) for name in os.listdir("/proc/self/task")} - {threading.get_native_id()}
+        return time.thread_time(), thread_times(others)
 
     def _write(self, counts: Counts) -> None:
         (own, before), self._mark = self._mark, self._marks()
@@ -234,14 +246,14 @@ def state_of(native_id: int) -> str:
     return "R"
 
 
-def thread_times(but: int) -> dict[int, tuple[float, float]]:
-    """(seconds on a core, seconds waiting for one) of each thread of this process but one, if known."""
+def thread_times(threads: Iterable[int]) -> dict[int, tuple[float, float]]:
+    """(seconds on a core, seconds waiting for one) of each of these threads of this process, if known."""
     times = {}
-    for name in os.listdir("/proc/self/task"):
-        with suppress(OSError), open(f"/proc/self/task/{name}/schedstat", "rb", buffering=0) as file:
+    for thread in threads:
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
             fields = file.read(100).split()
-            if len(fields) == 3 and int(name) != but:
-                times[int(name)] = int(fields[0]) / 1e9, int(fields[1]) / 1e9
+            if len(fields) == 3:
+                times[thread] = int(fields[0]) / 1e9, int(fields[1]) / 1e9
     return times
 
 

@@ -186,13 +186,17 @@ def describe(loader: DataLoader[Any], where: str) -> LoaderFacts:
 
 
 def where_from() -> str:
-    """The line of the script that is executed, as "file.py:12"."""
+    """The line of the script that is executed, as "file.py:12", or "file.py:12 in function"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         library = {"site-packages", "dist-packages"} & set(path.parts) or OWN in path.parents
         if not library and path.exists():
-            return f"{path.name}:{frame.f_lineno}"
+            line = f"{path.name}:{frame.f_lineno}"
+            while frame.f_back and frame.f_code.co_name in ("<genexpr>", "<listcomp>", "<lambda>"):
+                frame = frame.f_back
+            function = frame.f_code.co_name
+            return line if function.startswith("<") else f"{line} in {function}"
         frame = frame.f_back
     return "?"
 
