@@ -326,7 +326,7 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
 
 
 def mostly_at(observation: Observation, role: str, key: str, *phases: str) -> str:
-    """Where a stage, or a part of the step, is mostly seen.
+    """The place at which a stage, or a part of the step, is mostly seen.
 
     Returns:
         ", mostly at train.py:41: text" if one line of the user's has most looks, ", mostly in function" if
@@ -356,6 +356,21 @@ def takes_turns(case: Case) -> bool:
     matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
     hidden = not costs.overlaps and case.stall * case.steady < 0.5 * costs.supply
     return matters and hidden and case.steady > 1.1 * max(costs.demand, costs.supply)
+
+
+def pace(case: Case) -> dict[str, float]:
+    """Seconds per sample of each place of loading, all its workers or threads together."""
+    taken: dict[str, float] = {}
+    for stage in case.stages:
+        taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
+    return taken
+
+
+def busiest_place(case: Case) -> str:
+    """The place of loading that delivers the fewest samples; of Headrace's, of those that make them."""
+    taken = pace(case)
+    ours = [place for place in ("read thread", "native thread") if place in taken]
+    return max(ours or taken, key=lambda place: taken[place], default="main")
 
 
 def has_stragglers(case: Case) -> bool:

@@ -12,11 +12,13 @@ from headrace_doctor.doctor.case import (
     TAKEN_CORES,
     Candidate,
     Case,
+    busiest_place,
     has_stragglers,
     is_faster,
     least_step,
     mostly_at,
     other_arguments,
+    pace,
     start_of_epoch,
     starts_of,
     takes_turns,
@@ -458,21 +460,6 @@ def freer_device(case: Case, waiting: str, **fields: Any) -> Iterator[Candidate]
     why = f"the training thread waits for {duration(seconds)} of a step's {duration(step)}"
     gain = case.gain(replace(case.costs, demand=left / batch))
     yield Candidate(gain, why=why, evidence=evidence, bound=bound, **fields)
-
-
-def pace(case: Case) -> dict[str, float]:
-    """Seconds per sample of each place of loading, all its workers or threads together."""
-    taken: dict[str, float] = {}
-    for stage in case.stages:
-        taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
-    return taken
-
-
-def busiest_place(case: Case) -> str:
-    """The place of loading that delivers the fewest samples; of Headrace's, of those that make them."""
-    taken = pace(case)
-    ours = [place for place in ("read thread", "native thread") if place in taken]
-    return max(ours or taken, key=lambda place: taken[place], default="main")
 
 
 VERDICTS = (
