@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
 import os
 import types
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 
@@ -139,6 +142,38 @@ def test_a_forked_process_leaves_the_memory_of_ended_workers_to_its_parent() -> 
         os._exit(0)
     os.waitpid(child, 0)
     assert {float(value) for batch in batches for value in batch[:, 0]} == {float(os.getpid())}
+
+
+def kept_in_a_fork(go: int, answer: int, samples: list[torch.Tensor]) -> torch.Tensor:
+    batch: torch.Tensor = default_collate(samples)
+    if batch[0, 0] == 0 and os.fork() == 0:
+        os.read(go, 1)
+        os.write(answer, repr(batch[:, -1].tolist()).encode())
+        os._exit(0)
+    return batch
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_process_forked_by_a_worker_keeps_is_not_written_again(persistent: bool) -> None:
+    (go, ask), (hear, answer) = os.pipe(), os.pipe()
+    loader = headrace.DataLoader(
+        Made(row, 48),
+        batch_size=4,
+        num_workers=1,
+        collate_fn=functools.partial(kept_in_a_fork, go, answer),
+        persistent_workers=persistent,
+        worker_kind="process",
+    )
+    for _ in itertools.chain(loader, loader):
+        pass
+    os.write(ask, b"..")
+    expected = repr([0.0, 1.0, 2.0, 3.0]).encode()
+    answers = b""
+    while len(answers) < 2 * len(expected):
+        answers += os.read(hear, 1000)
+    assert answers == 2 * expected
+    for file in (go, ask, hear, answer):
+        os.close(file)
 
 
 def test_no_memory_is_an_error_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ class Segment:
         self.number = number
         self.nbytes = nbytes
         self.pid = os.getpid()
+        self.forks = _forks  # of this process when the memory was handed out last
         # Python's own mmap would keep a descriptor open for each batch that the user holds.
         self.bytes: Bytes = torch.from_file(
             f"/proc/self/fd/{file}", shared=True, size=nbytes, dtype=torch.uint8
@@ -86,6 +87,11 @@ class Segment:
     def lent(self) -> bool:
         """True if an array that `lend` gave is still in use."""
         return self._loan is not None and self._loan() is not None
+
+    @property
+    def forked(self) -> bool:
+        """True if a process was forked since the memory was handed out: that may use it, too."""
+        return self.forks != _forks
 
     def lend(self, nbytes: int, ended: Callable[[Segment, bool], None] | None = None) -> Bytes:
         """The first `nbytes` of the memory: uint8 [nbytes].
@@ -141,6 +147,7 @@ class Message:
     new: Sequence[tuple[int, int]]  # the same of segments that the parent doesn't know yet; with files
     dropped: Sequence[int]  # numbers of segments that the worker won't use again
     ended: bool = False  # whether the worker's `IterableDataset` has ended, and there is no batch
+    forked: bool = False  # whether the worker has forked a process, which may use its segments later on
     deferral: DeferralCounts | None = None  # how the samples of a worker's first batch were made
     # Nanoseconds that the dataset and collation took, and those of what was deferred, and of packing.
     made_ns: int = 0
@@ -169,6 +176,7 @@ class Outbox:
         self._new: dict[int, int] = {}  # file descriptors that the parent has yet to get, by number
         self._dropped: list[int] = []
         self._largest = 0  # batch, in bytes
+        self._forks = _forks
 
     def take(self, nbytes: int) -> Bytes | None:
         """Memory for one array of a batch, uint8 [nbytes]; what lies at its start is sent without a copy.
@@ -186,7 +194,8 @@ class Outbox:
         """The parent's arrays in the segments `returned` are gone; `retired` are not to be written again."""
         for number in returned:
             segment = self._sent.pop(number)
-            if segment.lent:  # by code of the user's that kept the batch here: never to be written again
+            # Code of the user's may have kept the batch here: never to be written again.
+            if segment.lent or segment.forked:
                 self._dropped.append(number)
             else:
                 self._free.append(segment)
@@ -223,7 +232,8 @@ class Outbox:
         self._sweep()
         new = [(n, self._sent[n].nbytes) for n in dict(sent) if n in self._new]
         dropped, self._dropped = self._dropped, []
-        message = Message(number, failed, pickled, sent, new, dropped, ended)
+        forked = self._forks != _forks
+        message = Message(number, failed, pickled, sent, new, dropped, ended, forked)
         return message, [self._new.pop(n) for n, _ in new]
 
     def _pickle(self, value: Any, places: list[tuple[Segment, int]]) -> bytes:
@@ -253,6 +263,7 @@ class Outbox:
     def _unused(self, nbytes: int) -> Segment:
         for i in range(len(self._free) - 1, -1, -1):
             if nbytes <= self._free[i].nbytes <= nbytes + nbytes // 4 + SEGMENT_NBYTES:
+                self._free[i].forks = _forks
                 return self._free.pop(i)
         step = max(SEGMENT_NBYTES, 1 << max(0, nbytes.bit_length() - 4))
         size = -(-nbytes // step) * step
@@ -265,18 +276,25 @@ class Outbox:
         """Takes back what was neither sent nor kept."""
         for address, segment in list(self._taken.items()):
             if not segment.lent:
-                self._free.append(self._taken.pop(address))
+                del self._taken[address]
+                if segment.forked:
+                    self._drop(segment)
+                else:
+                    self._free.append(segment)
 
     def _sweep(self) -> None:
         """Reclaims memory, and gives back what isn't needed."""
         self._reclaim()
         while sum(segment.nbytes for segment in self._free) > 3 * self._largest:
-            number = self._free.pop(0).number
-            file = self._new.pop(number, None)
-            if file is None:
-                self._dropped.append(number)
-            else:
-                os.close(file)
+            self._drop(self._free.pop(0))
+
+    def _drop(self, segment: Segment) -> None:
+        """Gives the memory back; the next message says so to the parent, if that has it, too."""
+        file = self._new.pop(segment.number, None)
+        if file is None:
+            self._dropped.append(segment.number)
+        else:
+            os.close(file)
 
 
 class Inbox:
@@ -289,6 +307,7 @@ class Inbox:
     def __init__(self, spare: Sequence[Segment] = ()) -> None:
         self._segments = {segment.number: segment for segment in spare}
         self._used: set[int] = set()  # numbers of those that batches lie in, as far as the worker knows
+        self._forked = False  # whether a process that the worker has forked may use them
         # Appended to by whichever thread drops a batch.
         self._returned: deque[int] = deque()
         self._retired: deque[int] = deque()
@@ -303,6 +322,7 @@ class Inbox:
         for number in message.dropped:
             self._segments.pop(number, None)
         self._used.update(number for number, _ in message.places)
+        self._forked |= message.forked
 
     def load(self, message: Message) -> Any:
         """The value, its large arrays in shared memory. Raises whatever unpickling raises."""
@@ -338,6 +358,8 @@ class Inbox:
     def unused(self) -> list[Segment]:
         """The segments that may be written again, once the worker has ended."""
         self.ended()
+        if self._forked:
+            return []
         return [segment for number, segment in self._segments.items() if number not in self._used]
 
     def _ended(self, segment: Segment, reusable: bool) -> None:
