@@ -319,16 +319,17 @@ class LoaderStats:
 
 
 def _stage_table(stages: tuple[StageStats, ...]) -> list[str]:
-    """The share is that of the time of all threads that make samples."""
+    """The share is that of the time that making samples takes, a stage's seconds being divided among its
+    threads: most of the many that read wait for the storage."""
     if not stages:
         return [NO_STAGES]
     making = [stage for stage in stages if stage.name not in ("collate", "transfer")]
-    busy = sum(stage.seconds for stage in making) or 1.0
+    busy = sum(stage.seconds / stage.threads for stage in making) or 1.0
     lines = [
         f"{'stage':<9}{'samples':>11}{'seconds':>11}{'share':>8}{'samples/s':>12}{'x threads':>12}{'MB':>11}"
     ]
     for stage in stages:
-        share = f"{stage.seconds / busy:.1%}" if stage in making else ""
+        share = f"{stage.seconds / stage.threads / busy:.1%}" if stage in making else ""
         rates = [f"{rate:,.0f}" if rate else "" for rate in (stage.samples_per_second, stage.supply)]
         size = f"{stage.bytes / 1e6:,.1f}" if stage.bytes else ""
         lines.append(

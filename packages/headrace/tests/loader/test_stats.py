@@ -190,7 +190,7 @@ def test_json_is_made_of_json_types(dataset: ImageFolder) -> None:
 
 def test_the_table() -> None:
     """By hand: the text does not depend on a run."""
-    stages = (StageStats("read", 1000, 0.5, 80_000_000, 4), StageStats("decode", 1000, 1.5, 300_000_000, 4))
+    stages = (StageStats("read", 1000, 4.0, 80_000_000, 32), StageStats("decode", 1000, 1.5, 300_000_000, 4))
     epoch = EpochStats(
         number=7,
         state="finished",
@@ -225,7 +225,7 @@ def test_the_table() -> None:
     )
     assert str(stats).splitlines() == [
         "stage        samples    seconds   share   samples/s   x threads         MB",
-        "read           1,000      0.500   25.0%       2,000       8,000       80.0",
+        "read           1,000      4.000   25.0%         250       8,000       80.0",
         "decode         1,000      1.500   75.0%         667       2,667      300.0",
         "collate        1,000      0.250               4,000       4,000",
         "epoch        samples    seconds   stall   samples/s start-up s median ms    p95 ms    max ms  ready",
