@@ -70,12 +70,14 @@ def shut_down(iterator: Any) -> None:
 def default_collate_functions() -> dict[Any, Callable[..., Any]]:
     """The table that `default_collate` follows, by type: documented, but not exported. Empty: it is gone, and
     batches are copied once more on their way."""
-    try:
-        from torch.utils.data._utils.collate import default_collate_fn_map
-    except ImportError:
-        return {}
-    functions: dict[Any, Callable[..., Any]] = default_collate_fn_map
+    functions: dict[Any, Callable[..., Any]] = getattr(_collation(), "default_collate_fn_map", {})
     return functions
+
+
+def _collation() -> Any:
+    """torch's module of `default_collate`, or None if it is gone. It is asked for with every batch: an import
+    statement would take longer than to collate a number."""
+    return sys.modules.get("torch.utils.data._utils.collate")
 
 
 # The table as it was when it was last looked through, with no functions but torch's and Headrace's.
@@ -98,9 +100,7 @@ def default_collation_changed() -> bool:
 
 def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any:
     """`default_collate` by another table than torch's own. Only if `default_collate_functions` has one."""
-    from torch.utils.data._utils.collate import collate as by_torch
-
-    return by_torch(samples, collate_fn_map=functions)
+    return _collation().collate(samples, collate_fn_map=functions)
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

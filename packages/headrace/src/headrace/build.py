@@ -40,7 +40,7 @@ from headrace.engine.thread_stream import ThreadStream
 from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import KeptWorkers, WorkerPools, WorkerStream
 from headrace.errors import ConfigError
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.epoch import EpochStart, samples_to_repeat
 from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
@@ -54,6 +54,8 @@ from headrace.records import BatchKeys, DeferralCounts, LoaderStats
 THREAD_DEPTH = 4
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
+# For all batches that stay where they are, and as they are.
+STAY = DevicePrefetcher(None)
 
 
 def plan_of(config: LoaderConfig) -> Plan:
@@ -139,7 +141,9 @@ class StreamBuilder:
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
         self._processes.end_idle()
-        self._processes, self._latest, self._kept = WorkerPools(), None, None
+        if self._latest is not None:
+            self._processes = WorkerPools()
+        self._latest = self._kept = None
         self._threads = self._collate = None
 
     def keeper(self) -> Any:
@@ -197,17 +201,16 @@ class StreamBuilder:
 
     def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
         """A prefetcher that takes the latest stream's batches to the device and does the rest there."""
-        cast = Cast(config.dtype, config.memory_format)
+        cast, transform = Cast(config.dtype, config.memory_format), config.batch_transform
         steps: list[Step] = []
         if plan.values is not None and plan.values.where == "device":
             steps.append(Postprocess(plan.values))
         if plan.native is None and not cast.changes_nothing():
             steps.append(cast)
-        prepare = partial(_in_turn, steps) if steps else None
-        finish = None
-        if config.batch_transform is not None:
-            finish = BatchTransform(config.batch_transform, resolve_device(config.device))
-        return DevicePrefetcher(config.device, prepare, finish)
+        if not steps and config.device is None and transform is None:
+            return STAY
+        finish = None if transform is None else BatchTransform(transform, resolve_device(config.device))
+        return DevicePrefetcher(config.device, partial(_in_turn, steps) if steps else None, finish)
 
     def stats(self, memory_budget: int) -> LoaderStats:
         """The statistics so far; `memory_budget` is the number of bytes allowed. For any thread."""
@@ -267,7 +270,7 @@ class StreamBuilder:
     ) -> BatchStream:
         start = epoch.start
         guard: Guard = ErrorPolicyDataset
-        if config.streamed:
+        if isinstance(epoch.batches, StreamBatches):
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
         seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)

@@ -20,6 +20,11 @@ from headrace.order.shard import Remainder
 OnError = Literal["raise", "skip", "replace"]
 WorkerKind = Literal["auto", "thread", "process"]
 Resident = bool | Literal["auto"]
+CHOICES = {
+    "on_error": get_args(OnError),
+    "worker_kind": get_args(WorkerKind),
+    "remainder": get_args(Remainder),
+}
 
 P = ParamSpec("P")
 
@@ -90,12 +95,14 @@ class LoaderConfig:
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
         """The arguments that `loader` has as its attributes now."""
-        return cls(**dict(zip(_NAMES, _values(loader), strict=True)))
+        config = object.__new__(cls)  # the class itself would set each value by a call, being frozen
+        vars(config).update(zip(_NAMES, _values(loader), strict=True))
+        config.__post_init__()
+        return config
 
     def __post_init__(self) -> None:
-        _check_choice("on_error", self.on_error, OnError)
-        _check_choice("worker_kind", self.worker_kind, WorkerKind)
-        _check_choice("remainder", self.remainder, Remainder)
+        for name, allowed in CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
         if not isinstance(self.deferred, bool):
@@ -193,19 +200,20 @@ def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        for name in REMOVED.keys() & kwargs.keys():
-            raise ConfigError(f"{name} is no argument of DataLoader any more: {REMOVED[name]}.")
-        for name in RENAMED.keys() & kwargs.keys():
-            text = f"DataLoader's argument {name} is called {RENAMED[name]} now."
-            warnings.warn(text, FutureWarning, stacklevel=2)
-            kwargs[RENAMED[name]] = kwargs.pop(name)
+        for name, instead in REMOVED.items():
+            if name in kwargs:
+                raise ConfigError(f"{name} is no argument of DataLoader any more: {instead}.")
+        for name, now in RENAMED.items():
+            if name in kwargs:
+                text = f"DataLoader's argument {name} is called {now} now."
+                warnings.warn(text, FutureWarning, stacklevel=2)
+                kwargs[now] = kwargs.pop(name)
         init(*args, **kwargs)
 
     return checked
 
 
-def _check_choice(name: str, value: Any, choices: Any) -> None:
-    allowed = get_args(choices)
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         *others, last = map(repr, allowed)
         raise ConfigError(f"{name} ({value!r}) must be {', '.join(others)} or {last}.")

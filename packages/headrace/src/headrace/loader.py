@@ -41,7 +41,7 @@ from headrace.export.prometheus import MetricsServer
 from headrace.order.batches import Batches, OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.progress import Progress, TorchDraws
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
-from headrace.order.shard import Remainder, Shard, detect_rank
+from headrace.order.shard import Remainder, detect_rank
 from headrace.plan import Plan, explain
 from headrace.plan.environment import Environment, starts_processes, why_no_init
 from headrace.plan.planner import check_output
@@ -143,6 +143,13 @@ class DataLoader(TorchDataLoader[T_co]):
         [[0, 1, 2, 3], [4, 5]]
     """
 
+    _identity: str | None = None  # of the dataset, once it is asked for
+    _in_torch = False
+    _torchs_iterator: Any = None  # whose worker processes are kept
+    _reported_length: int | None = None  # samples of an IterableDataset, by len()
+    _warned = False
+    _advised = False
+
     @refuses_removed
     def __init__(
         self,
@@ -195,12 +202,6 @@ class DataLoader(TorchDataLoader[T_co]):
         self.batch_transform = batch_transform
         self._progress = Progress(seed)
         self._builder = StreamBuilder()
-        self._identity: str | None = None  # of the dataset, once it is asked for
-        self._in_torch = False
-        self._torchs_iterator: Any = None  # whose worker processes are kept
-        self._reported_length: int | None = None  # samples of an IterableDataset, by len()
-        self._warned = False
-        self._advised = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(  # by name: Lightning notes how torch's class is called, and calls this one so
             dataset=dataset,
@@ -228,21 +229,19 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         # For their errors: now, not at the first epoch.
         check_output(dtype, memory_format)
-        LoaderConfig.of(self)
+        config = LoaderConfig.of(self)
         if rank is not None:
-            self._batches()
+            self._batches(config)
 
     def __setattr__(self, attr: str, val: Any) -> None:
         # As the constructor reads it, so that what is assigned later takes effect at the next epoch.
-        if attr == "num_workers":
-            val = _workers(val, self.dataset)
-        elif attr == "pin_memory":
-            val = _pin(val)
-        elif attr == "device" and val is not None:
-            val = check_device(val)
-        super().__setattr__(attr, val)
-        if attr == "seed" and "_progress" in self.__dict__:
-            self._progress.seed = val
+        read = READINGS.get(attr)
+        if read is not None:
+            val = read(self, val)
+        if "_own_samplers" in self.__dict__:  # torch refuses some names from now on
+            super().__setattr__(attr, val)
+        else:
+            object.__setattr__(self, attr, val)
 
     def __iter__(self) -> Any:
         with daemon_threads:
@@ -287,7 +286,7 @@ class DataLoader(TorchDataLoader[T_co]):
         by_torch = isinstance(batches, StreamBatches) and self._needs_torch()
         draws = TorchDraws(
             generator=self.generator,
-            generators=self._generators(),
+            generators=self._generators() if isinstance(batches, SampledBatches) else (),
             kept=builder.kept(config),
             keyed=not plan.runs_python or self.batch_transform is not None,
             lazily=self.num_workers == 0,
@@ -468,9 +467,8 @@ class DataLoader(TorchDataLoader[T_co]):
                     " which must do that itself. rank='auto' leaves that to it."
                 )
             return StreamBatches(self.num_workers)
-        place = detect_rank() if rank == "auto" else (rank or 0, config.world_size or 1)
-        shard = Shard(*place, remainder=config.remainder)
-        batches = own.batches(self.sampler, self.batch_sampler, config.samples, shard)
+        ranks = detect_rank() if rank == "auto" else (rank or 0, config.world_size or 1)
+        batches = own.batches(self.sampler, self.batch_sampler, config.samples, ranks, config.remainder)
         if rank is not None and isinstance(batches, SampledBatches):
             own.check_shareable(batches, rank)
         return batches
@@ -576,3 +574,18 @@ def _pin(given: bool | str) -> bool:
     if not isinstance(given, bool):
         raise ConfigError(f"pin_memory ({given!r}) must be 'auto', True or False.")
     return given and pinning_helps()
+
+
+def _seed(loader: DataLoader[Any], given: int | None) -> int | None:
+    if "_progress" in vars(loader):
+        loader._progress.seed = given
+    return given
+
+
+# What a loader makes of a value that is assigned to one of these attributes.
+READINGS: dict[str, Callable[[DataLoader[Any], Any], Any]] = {
+    "num_workers": lambda loader, given: _workers(given, loader.dataset),
+    "pin_memory": lambda _, given: _pin(given),
+    "device": lambda _, given: None if given is None else check_device(given),
+    "seed": _seed,
+}

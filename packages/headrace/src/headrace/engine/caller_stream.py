@@ -34,12 +34,14 @@ class CallerStream(PythonStream):
         failures: Failures,
     ) -> None:
         super().__init__(failures)
+        self._samples = 0
         if isinstance(guarded, IterableBatches):
             guarded.start(seeding.key)  # with the epoch, as in torch
+        else:
+            self._samples = config.samples
         self._make = guarded.__getitems__ if config.batched else guarded.__getitem__
         self._batches = batches
         self._seeding = seeding
-        self._samples = 0 if config.streamed else config.samples
         self._pinned = config.pin_memory
 
     def _next(self) -> Any:

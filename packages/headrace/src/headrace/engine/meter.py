@@ -34,6 +34,9 @@ MAX_EVENTS = 100_000
 class Meter:
     """Counts since the loader was made. Any thread may add to them and read them."""
 
+    # Of all meters. Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
+    lock = threading.RLock()
+
     def __init__(self) -> None:
         self.batches = 0  # that the user received
         self.samples = 0
@@ -41,13 +44,10 @@ class Meter:
         self.ended_waits = Histogram()  # of steps of epochs that have ended
         self.epochs_begun = 0
         self.recorder: Recorder | None = None  # of a trace
-        # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
-        self.lock = threading.RLock()
         # Of pools of native threads, the one in use first. Not kept: threads end with their loader.
         self._native: tuple[weakref.WeakMethod[Callable[[], NativeStats | None]], ...] = ()
         self._added: dict[str, StageStats] = {}
         self._epochs: deque[EpochMeter] = deque(maxlen=KEPT_EPOCHS)
-        _METERS.add(self)
 
     def begin_epoch(self, number: int) -> EpochMeter:
         """The meter of the batches of epoch `number`. To be called before its first batch is started."""
@@ -64,6 +64,8 @@ class Meter:
 
     def native(self) -> NativeStats | None:
         """Totals of all native threads, and the numbers of those in use, or None if none were started."""
+        if not self._native:  # as in a loader of Python's samples, whose every epoch asks
+            return None
         methods = [method for each in self._native if (method := each()) is not None]
         totals = [stats for method in methods if (stats := method()) is not None]
         return sum(totals[1:], totals[0]) if totals else None
@@ -125,16 +127,12 @@ class Meter:
             self.recorder = None
 
 
-_METERS: weakref.WeakSet[Meter] = weakref.WeakSet()
+def _renew_lock() -> None:
+    # Another thread of the parent (a reader of stats, a Pillow thread) may hold it, and isn't in the child.
+    Meter.lock = threading.RLock()
 
 
-def _renew_locks() -> None:
-    # Another thread of the parent (a reader of stats, a Pillow thread) may hold one, and isn't in the child.
-    for meter in _METERS:
-        meter.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class EpochMeter:
@@ -150,7 +148,8 @@ class EpochMeter:
         self._startup_seconds = 0.0
         self.waits = Histogram()  # of all steps but the first, in seconds
         self._ready = self._in_flight = 0  # sums over the steps
-        self._final: EpochStats | None = None  # once the epoch has ended
+        # Costs of the loader's stages when the epoch ended, and how it did; None before.
+        self._ended: tuple[tuple[StageStats, ...], str] | None = None
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
 
@@ -199,19 +198,18 @@ class EpochMeter:
 
     def end(self, *, finished: bool) -> None:
         """No more batches come; `finished`: as all of them came. Does nothing the second time."""
-        if self._final is not None:
+        if self._ended is not None:
             return
         now, after = time.perf_counter(), self._meter.stages()
         with self._meter.lock:
             if finished:
                 self._last = now
             self._meter.ended_waits.merge(self.waits)
-            self._final = self.stats(after, "finished" if finished else "stopped")
+            self._ended = after, "finished" if finished else "stopped"
 
-    def stats(self, now: tuple[StageStats, ...], state: str = "running") -> EpochStats:
+    def stats(self, now: tuple[StageStats, ...]) -> EpochStats:
         """So far; `now`: the loader's stages so far. The caller holds the meter's lock."""
-        if self._final is not None:
-            return self._final
+        stages, state = self._ended or (now, "running")
         waits, steps = self.waits, max(1, self._batches)
         return EpochStats(
             number=self._number,
@@ -224,14 +222,14 @@ class EpochMeter:
             stall_median_seconds=waits.quantile(0.5),
             stall_p95_seconds=waits.quantile(0.95),
             stall_max_seconds=waits.largest,
-            stages=_since(self._before, now),
+            stages=_since(self._before, stages),
             queue=QueueFill(self._depth, self._ready / steps, self._in_flight / steps),
         )
 
     @property
     def running(self) -> bool:
         """True if more batches may come."""
-        return self._final is None
+        return self._ended is None
 
 
 def _native_stages(native: NativeStats) -> tuple[StageStats, ...]:

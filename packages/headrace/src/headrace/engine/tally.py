@@ -23,7 +23,8 @@ class Histogram:
         self.count = 0
         self.total = 0.0
         self.largest = 0.0
-        self._counts = [0] * (len(BOUNDS) + 1)  # below BOUNDS[0], from each bound to the next, and beyond
+        # Of values below BOUNDS[0], from each bound to the next, and beyond the last, by number.
+        self._counts: dict[int, int] = {}
 
     def add(self, seconds: float) -> None:
         """One more value; one below 0 counts as 0."""
@@ -31,23 +32,24 @@ class Histogram:
         self.count += 1
         self.total += seconds
         self.largest = max(self.largest, seconds)
-        self._counts[bisect_right(BOUNDS, seconds)] += 1
+        place = bisect_right(BOUNDS, seconds)
+        self._counts[place] = self._counts.get(place, 0) + 1
 
     def merge(self, other: Histogram) -> None:
         """All values of another histogram, too."""
-        if not other.count:
-            return
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)
-        self._counts = [ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)]
+        for place, count in other._counts.items():
+            self._counts[place] = self._counts.get(place, 0) + count
 
     def quantile(self, share: float) -> float:
         """The value that `share` (0 to 1) of all values don't exceed, within 4 % and half a microsecond; 0
         if there are none."""
-        rank = max(1, math.ceil(share * self.count))
-        for place, below in enumerate(accumulate(self._counts if self.count else ())):
-            if below >= rank:
+        left = max(1, math.ceil(share * self.count))
+        for place, count in sorted(self._counts.items()):
+            left -= count
+            if left <= 0:
                 # Place i is from BOUNDS[i - 1] to BOUNDS[i]; the first and the last have one of them.
                 lower = BOUNDS[max(place - 1, 0)]
                 upper = BOUNDS[min(place, len(BOUNDS) - 1)]
@@ -56,5 +58,5 @@ class Histogram:
 
     def cumulative(self) -> tuple[tuple[float, int], ...]:
         """(seconds, values below): for each power of two, and without bound."""
-        below = list(accumulate(self._counts))
+        below = list(accumulate(self._counts.get(place, 0) for place in range(len(BOUNDS) + 1)))
         return (*zip(BOUNDS[::PARTS], below[::PARTS], strict=False), (math.inf, self.count))

@@ -155,31 +155,44 @@ class Progress:
                 raise ConfigError(NOT_RESUMABLE)
             key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
             return replace(start, random_key=key, base_seed=key[0], streams=streams)
-        start = self._new(epoch, batches, draws) if state is None else start_of(state)
-        base_seed = start.base_seed
-        if self.seed is not None:
-            base_seed = key_of(*start.random_key) >> 1
-        elif draws.kept is not None:
-            base_seed = draws.kept.base_seed
-        elif state is not None:
-            # Nothing is drawn: the generators are where the user has put them. Other numbers than those of
-            # the epoch's start, and than those of other ranks.
-            rank = batches.shard.rank if isinstance(batches, OrderedBatches) else 0
-            base_seed = key_of(*start.random_key, start.position, rank) >> 1
-        seeds_samples = self.seed is not None
-        counts = draws.keyed or seeds_samples
+        if state is None:
+            return self._new(epoch, batches, draws)
+        start = start_of(state)
+        # Nothing is drawn: the generators are where the user has put them. Other numbers than those of the
+        # epoch's start, and than those of other ranks.
+        rank = batches.shard.rank if isinstance(batches, OrderedBatches) else 0
+        base_seed = key_of(*start.random_key, start.position, rank) >> 1
         return replace(
-            start, base_seed=base_seed, seeds_samples=seeds_samples, counts=counts, lazily=draws.lazily
+            start,
+            base_seed=self._base_seed(start.random_key, draws, base_seed),
+            seeds_samples=self.seed is not None,
+            counts=draws.keyed or self.seed is not None,
+            lazily=draws.lazily,
         )
 
     def _new(self, epoch: int, batches: OrderedBatches | SampledBatches, draws: TorchDraws) -> EpochStart:
         drawn, seed = draws.workers_key(), self.seed_of(batches)
         key = None if seed is None else (seed, epoch)
-        start = EpochStart(epoch, key or (0, 0), key or drawn, base_seed=drawn[0])
-        if isinstance(batches, SampledBatches):
-            states = generator_states(draws.generators)
-            return replace(start, generators=states, sampler_epoch=batches.sampler_epoch)
-        return replace(start, order=key, draws_order=True) if batches.shuffles else start
+        sampled = isinstance(batches, SampledBatches)
+        draws_order = isinstance(batches, OrderedBatches) and batches.shuffles
+        return EpochStart(
+            epoch,
+            key if draws_order else key or (0, 0),
+            key or drawn,
+            draws_order=draws_order,
+            lazily=draws.lazily,
+            generators=generator_states(draws.generators) if sampled else "",
+            sampler_epoch=batches.sampler_epoch if isinstance(batches, SampledBatches) else None,
+            base_seed=self._base_seed(key or drawn, draws, drawn[0]),
+            seeds_samples=self.seed is not None,
+            counts=draws.keyed or self.seed is not None,
+        )
+
+    def _base_seed(self, random_key: Key, draws: TorchDraws, otherwise: int) -> int:
+        """The seed of worker process 0."""
+        if self.seed is not None:
+            return key_of(*random_key) >> 1
+        return otherwise if draws.kept is None else draws.kept.base_seed
 
     def seed_of(self, batches: Batches) -> int | None:
         """The seed in use, or None if one is drawn for each epoch."""

@@ -58,7 +58,8 @@ class Order(Sampler[int]):
         indices, occurrences = np.empty_like(positions), np.empty_like(positions)
         if not len(positions):
             return indices, occurrences
-        first, last = int(positions.min()) // self.pass_size, int(positions.max()) // self.pass_size
+        last = int(positions.max()) // self.pass_size
+        first = int(positions.min()) // self.pass_size if last else 0
         for number in range(first, last + 1):
             begin = number * self.pass_size
             # Nearly always all of them are of one pass, and nothing needs to be picked.
@@ -103,8 +104,9 @@ class Sequential(Order):
     def __init__(self, samples: Sized | int) -> None:
         super().__init__(_count(samples))
 
-    def _pass(self, positions: Indices, key: int) -> tuple[Indices, Indices | int]:  # noqa: ARG002
-        return positions, 0
+    def at(self, positions: Indices, seed: int, epoch: int) -> tuple[Indices, Indices]:  # noqa: ARG002
+        passes, indices = np.divmod(positions, max(1, self.pass_size))
+        return indices, passes
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.pass_size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from headrace.errors import ConfigError
 from headrace.order.batches import OrderedBatches, SampledBatches
 from headrace.order.samplers import Order, Sequential, Shuffled
-from headrace.order.shard import Shard
+from headrace.order.shard import Remainder, Shard
 
 # Samplers that are looked through, one within the other.
 DEEPEST = 8
@@ -28,10 +28,15 @@ class OwnSamplers:
     batch_sampler: Any
 
     def batches(
-        self, sampler: Any, batch_sampler: Any, samples: int, shard: Shard
+        self, sampler: Any, batch_sampler: Any, samples: int, ranks: tuple[int, int], remainder: Remainder
     ) -> OrderedBatches | SampledBatches:
         """The batches of a loader with these attributes, of a dataset of so many samples. Without a
-        batch sampler, samples aren't batched; its size and `drop_last` replace those of the shard."""
+        batch sampler, samples aren't batched.
+
+        Args:
+            ranks: number of this rank, and how many there are.
+            remainder: see `Shard`.
+        """
         if batch_sampler is not None and not self._makes_batches(batch_sampler):
             return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
         batch_size, drop_last = None, False
@@ -41,7 +46,7 @@ class OwnSamplers:
         order = self._order(sampler)
         if order is None:
             return SampledBatches(sampler, samples, batch_size, drop_last, by_batches=False)
-        return OrderedBatches(order, replace(shard, batch_size=batch_size or 1, drop_last=drop_last))
+        return OrderedBatches(order, Shard(*ranks, batch_size or 1, drop_last, remainder))
 
     def are_followed(self, sampler: Any, batch_sampler: Any) -> bool:
         """Returns whether a loader of these attributes uses nothing but what torch's constructor made."""

@@ -67,7 +67,8 @@ class Shard:
         stop = first + count
         if size is not None:
             stop = min(stop, self.samples(size, start))
-        return start + self.rank + self.world_size * np.arange(first, max(first, stop), dtype=np.int64)
+        begin, step = start + self.rank, self.world_size
+        return np.arange(begin + step * first, begin + step * max(first, stop), step, dtype=np.int64)
 
     def after(self, size: int | None, start: int, batches: int) -> int:
         """The position to resume from after `batches` batches of every rank."""

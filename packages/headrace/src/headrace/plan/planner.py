@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -73,8 +74,7 @@ def make_plan(
         return _gather_plan(*gather, output)
     problems: tuple[Step, ...] = () if batch_size is not None else (NO_BATCHING,)
     if not isinstance(recognized, Recognized):
-        head = Step(recognized.what, recognized.reason, refused=True)
-        return Plan((DatasetSegment(steps=(head, *problems)),))
+        return _refused_plan(recognized.what, recognized.reason, problems)
     lowered = lower_transform(_as_on_images(recognized), recognized.size, recognized.mode)
     if not isinstance(lowered, LoweredTransform):
         return _as_written(recognized, lowered, problems)
@@ -91,6 +91,12 @@ def make_plan(
     if collate is not None or lowered.views > 1:
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
     return Plan(tuple(_native_segments(recognized, lowered, table, user, output)))
+
+
+@lru_cache(maxsize=64)  # the same one for every epoch
+def _refused_plan(what: str, reason: str, problems: tuple[Step, ...]) -> Plan:
+    """A dataset of a class that isn't known makes the samples."""
+    return Plan((DatasetSegment(steps=(Step(what, reason, refused=True), *problems)),))
 
 
 def _as_written(recognized: Recognized, steps: tuple[Step, ...], problems: tuple[Step, ...]) -> Plan:

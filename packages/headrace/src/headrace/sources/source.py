@@ -167,8 +167,8 @@ def source_of(dataset: Any) -> Source | None:
     """The source of one of Headrace's own datasets, or of what `dataset` is a Subset of, or None."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    source = getattr(dataset, "source", None)
-    return source if isinstance(source, Source) else None
+    source = getattr(dataset, "source", None)  # nearly always None: to ask for its class takes longer
+    return source if source is not None and isinstance(source, Source) else None
 
 
 def samples_of(indices: Any, size: int) -> npt.NDArray[np.int64] | None:

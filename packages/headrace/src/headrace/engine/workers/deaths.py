@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +81,7 @@ class Deaths:
 
     def __init__(self) -> None:
         self.quarantined: Mapping[Any, str] = {}  # samples not to be tried again, each with what it did
-        self._counts: Counter[Any] = Counter()
+        self._counts: dict[Any, int] = {}
         self._in_a_row = 0
         self._patience = PATIENCE
 
@@ -122,8 +121,8 @@ class Deaths:
             return None
         sample = death.sample
         key: Any = ("batch", death.note.request) if sample is None else ("sample", *sample)
-        self._counts[key] += 1
-        if self._counts[key] < ENOUGH:
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count < ENOUGH:
             return None
         self._in_a_row = 0
         if sample is None:

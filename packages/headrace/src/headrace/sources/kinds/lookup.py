@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -17,12 +18,15 @@ OTHER_CLASS = (
 
 _kinds: dict[type, type[Kind]] = {}  # by class
 _imported: dict[str, list[tuple[str, type[Kind]]]] = {}  # by the last part of a class's name: all of it
+# By class, if neither it nor any of its bases is known: every epoch asks again.
+_refused: weakref.WeakKeyDictionary[type, Refusal] = weakref.WeakKeyDictionary()
 
 
 def register(kinds: tuple[type[Kind], ...]) -> None:
     """Makes `kinds` those that `read_dataset` knows."""
     _kinds.clear()
     _imported.clear()
+    _refused.clear()
     for kind in kinds:
         _kinds.update(dict.fromkeys(kind.classes, kind))
         for name in kind.imported:
@@ -31,13 +35,15 @@ def register(kinds: tuple[type[Kind], ...]) -> None:
 
 def read_dataset(dataset: Any) -> Reading:
     """Returns what native code can do for `dataset`. Reads its attributes and none of its samples."""
-    for base in type(dataset).__mro__:
-        kind = _kind_of(base)
-        if kind is not None:
-            return kind.read(dataset) if base is type(dataset) else _refuse_subclass(type(dataset), base)
-    streamed = isinstance(dataset, IterableDataset)
-    what = located(describe_callable(dataset), dataset)
-    return Refusal(what, STREAMED if streamed else OTHER_CLASS)
+    cls = type(dataset)
+    if cls not in _refused:
+        for base in cls.__mro__:
+            kind = _kind_of(base)
+            if kind is not None:
+                return kind.read(dataset) if base is cls else _refuse_subclass(cls, base)
+        reason = STREAMED if issubclass(cls, IterableDataset) else OTHER_CLASS
+        _refused[cls] = Refusal(located(describe_callable(cls), cls), reason)
+    return _refused[cls]
 
 
 def _kind_of(cls: type) -> type[Kind] | None:
