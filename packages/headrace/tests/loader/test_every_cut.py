@@ -78,7 +78,7 @@ WITHOUT_STATE = (WithoutState, StateForTrainers, SometimesStateful, OwnIterator)
         (0, 11, False, False),
         (0, 11, True, False),
         (1, 11, True, True),
-        (2, 8, False, True),
+        pytest.param(2, 8, False, True, marks=pytest.mark.long),
         (2, 11, False, True),
         pytest.param(2, 11, True, False, marks=pytest.mark.long),
         (3, 2, False, False),

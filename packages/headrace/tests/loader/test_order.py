@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 import pytest
@@ -101,10 +101,8 @@ def assert_as_torch(
 WHOLE = 99
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", [None, 3])
-def test_orders_with_kept_workers_are_torchs(datasets: Any, plan: str, order: str, seed: int | None) -> None:
+@pytest.mark.parametrize(("plan", "seed", "order"), one_in(5, product(PLANS, [None, 3], ORDERS)))
+def test_orders_with_kept_workers_are_torchs(datasets: Any, plan: str, seed: int | None, order: str) -> None:
     assert_as_torch(datasets[plan], order, [WHOLE, 3, WHOLE], [2] * 3, seed=seed, persistent_workers=True)
 
 
@@ -157,12 +155,12 @@ def test_orders_and_generators_are_torchs_over_any_epochs(
     assert_as_torch(datasets[plan], order, received, workers, seed=seed, **options)
 
 
-@pytest.mark.parametrize("received", [1, 4])
-@pytest.mark.parametrize("order", one_in(2, [name for name in ORDERS if name != "drawn at once"]))
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("plan", "received", "seed", "order"),
+    one_in(5, product(PLANS, [1, 4], [None, 3], [name for name in ORDERS if name != "drawn at once"])),
+)
 def test_an_epoch_of_kept_workers_resumes(
-    datasets: Any, plan: str, order: str, seed: int | None, received: int
+    datasets: Any, plan: str, received: int, seed: int | None, order: str
 ) -> None:
     def make() -> Any:
         options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "seed": seed}

@@ -388,9 +388,17 @@ class DyingIterator(StatefulIterator):
         return super().__next__()
 
 
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 5}], ids=str)
-@pytest.mark.parametrize("batch_size", [1, 2, None])
-@pytest.mark.parametrize("kind", [DyingInPlaces, DyingByIterator])
+@pytest.mark.parametrize(
+    ("kind", "batch_size", "options"),
+    one_in(
+        5,
+        itertools.product(
+            [DyingInPlaces, DyingByIterator],
+            [1, 2, None],
+            [{}, {"persistent_workers": True}, {"prefetch_factor": 5}],
+        ),
+    ),
+)
 def test_a_worker_that_dies_is_replaced_where_its_stream_has_a_state(
     kind: Any, batch_size: int | None, options: dict[str, Any], tmp_path: Path
 ) -> None:
