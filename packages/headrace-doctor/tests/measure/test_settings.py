@@ -9,7 +9,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace_doctor.measure.subject import arguments_of, batch_samples, clone, nbytes, with_settings
+from headrace_doctor.measure.subject import (
+    arguments_of,
+    batch_samples,
+    clone,
+    most_bytes,
+    nbytes,
+    with_settings,
+)
 
 
 class Rows(Dataset[Any]):
@@ -18,6 +25,20 @@ class Rows(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return torch.full((3,), float(index)), index
+
+
+@pytest.mark.parametrize(
+    ("batch", "part"),
+    [
+        ([torch.zeros(4, 3, 9, 9), torch.zeros(4)], "batch[0]"),
+        ((torch.zeros(2, 9), [{"box": [1, 2], "outlines": [[0.5] * 900]}] * 2), "batch[1][…]['outlines'][…]"),
+        ({"image": torch.zeros(2, 99), "text": ["a" * 999, "b" * 999]}, "batch['text']"),
+        ([torch.zeros(9), torch.zeros(9)], ""),
+        ([], "batch"),
+    ],
+)
+def test_the_part_of_a_batch_with_most_bytes_is_named(batch: Any, part: str) -> None:
+    assert most_bytes(batch) == part
 
 
 @pytest.mark.parametrize("settings", [{}, {"loader": {"num_workers": 1}}, {"headrace": True}])

@@ -120,6 +120,14 @@ ACTIONS = (
 )
 
 
+NAMES = {
+    "read": "reading",
+    "decode": "decoding",
+    "collate": "collating",
+    "lock": "a lock",
+    "send": "sending",
+    "receive": "receiving",
+}
 OF_SAMPLERS = ("sorts", "draws random numbers")  # what a sampler need not do for each batch
 
 
@@ -131,7 +139,7 @@ def action_of(stage: StageCost) -> Action | None:
 
 def described(stage: StageCost) -> str:
     """The stage in words, with the user's line if it holds most of the stage's time, and what that does."""
-    name = {"read": "reading", "decode": "decoding", "collate": "collating", "lock": "a lock"}.get(stage.name)
+    name = NAMES.get(stage.name)
     if stage.line_share < LINE_THAT_MATTERS:
         return name or stage.name
     where, text = place_and_text(stage.line)

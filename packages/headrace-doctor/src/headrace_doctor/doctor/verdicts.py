@@ -260,6 +260,7 @@ def without_a_stage(
     after = replace(costs, supply=supply, supply_cpu=costs.supply_cpu * (1 - of_cpu))
     seconds = duration(stage.seconds_per_sample)
     by = f"{stage.evidence} stack samples; it waits for {stage.waiting:.0%} of that time"
+    sent = f" {case.loader.most_bytes or 'batches'}" if verdict.kind == "transfer" else ""
     change, *lines = remedy_for(stage, verdict.remedy)
     # A change that showed no gain beside other processes may help without them.
     if stage == waiting_stage(case) and (case.is_busy or not tried_workers(case)):
@@ -269,7 +270,7 @@ def without_a_stage(
         gain=case.gain(after),
         change=change,
         why=f"{share:.0%} of the time to load a sample ({seconds} of {duration(whole)}) goes to"
-        f" {described(stage)}",
+        f" {described(stage)}{sent}",
         evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
         lines=tuple(lines),
         ideal=True,

@@ -38,6 +38,7 @@ from headrace_doctor.measure.subject import (
     batch_samples,
     clone,
     describe,
+    most_bytes,
     name_of,
     nbytes,
     prefetched,
@@ -191,6 +192,8 @@ class Examination:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.facts.batch_nbytes = watched.facts.batch_nbytes or nbytes(batch)
+        if not watched.steps and watched.facts.kind == "torch" and watched.facts.workers:
+            watched.facts.most_bytes = most_bytes(batch)
         began = self._recorder.now() - wait
         seconds = yield from self._given(watched, batch)
         phase.add(began, wait, seconds, samples)

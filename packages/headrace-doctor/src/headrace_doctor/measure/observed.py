@@ -77,6 +77,7 @@ class LoaderFacts:
     batches: int | None  # of an epoch, also if the script leaves it early, or None if not known
     samples: int | None  # of the dataset, or None if not known
     batch_nbytes: int = 0  # of the tensors of one batch
+    most_bytes: str = ""  # the part of a batch that has most of its bytes, or "" if none has
     first_batch_seconds: float = 0.0  # from the first iter() to its first batch
     # Headrace's own, in the supply phase: name → [samples, thread seconds, threads].
     stages: dict[str, list[float]] = field(default_factory=dict)

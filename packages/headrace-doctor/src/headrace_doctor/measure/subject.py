@@ -14,8 +14,9 @@ import copy
 import functools
 import inspect
 import math
+import pickle
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ WARM_UP = "warm-up"
 TRIES_IN_VAIN, FACTOR_THAT_COUNTS = 2, 1.05
 # What torch's DataLoader keeps of its arguments under their names.
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
+# What a part of a batch may consist of.
+PARTED = (dict, list, tuple, torch.Tensor)
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
@@ -100,6 +103,30 @@ def nbytes(batch: Any) -> int:
     """Bytes of the tensors in a batch."""
     leaves = leaves_of(batch)
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def most_bytes(batch: Any) -> str:
+    """The part of a batch, as "batch[1][…]['mask']", that has most of the bytes that workers send, or "".
+
+    Positions but the first are left out, so that the parts of all samples count together.
+    """
+    sizes: Counter[str] = Counter()
+
+    def add(part: Any, name: str) -> None:
+        if isinstance(part, torch.Tensor):
+            sizes[name] += part.numel() * part.element_size()
+        elif isinstance(part, dict):
+            for key, value in part.items():
+                add(value, f"{name}[{key!r}]")
+        elif isinstance(part, (list, tuple)) and any(isinstance(one, PARTED) for one in part):
+            for position, value in enumerate(part):
+                add(value, f"{name}[{position}]" if name == "batch" else f"{name}[…]")
+        else:
+            sizes[name] += len(pickle.dumps(part))
+
+    add(batch, "batch")
+    ((name, size),) = sizes.most_common(1) or [("", 0)]
+    return name if 2 * size > sizes.total() else ""
 
 
 def batch_samples(batch: Any, batch_size: int | None) -> int:
