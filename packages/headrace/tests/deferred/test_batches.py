@@ -106,6 +106,37 @@ def changed_between(images: Images) -> tuple[torch.Tensor, ...]:
     return batch, batch[1:, :2, 3:], batch.sum(dim=(2, 3))
 
 
+def changed_stacks(images: Images) -> Any:
+    """Neither a stack nor what it was made of changes with the other, nor do two stacks."""
+    alone, again = ([torch.stack([image]) for image in images] for _ in range(2))
+    together = torch.stack([stack[0] for stack in again if stack.shape == again[0].shape])
+    images[0].zero_()
+    alone[0].add_(1)
+    again[0].mul_(2)
+    together[0, 0] = 3
+    return images, alone, again, together
+
+
+def changes_counted(images: Images) -> Any:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    view = batch[0]
+    for i, image in enumerate(images):
+        batch[i, :, : image.shape[1], : image.shape[2]] = image
+    return batch._version, view._version
+
+
+def in_inference_mode(images: Images) -> Any:
+    with torch.inference_mode():
+        batch = torch.zeros(len(images), 3, *largest(images))
+        ordinary = torch.zeros(2, 2)
+    for image in images[1:]:
+        try:
+            batch[1, :, : image.shape[1], : image.shape[2]] = image
+        except RuntimeError as error:
+            return str(error), batch.clone()
+    return batch.is_inference(), ordinary.is_inference(), batch.clone()
+
+
 def two_channels(images: Images) -> torch.Tensor:
     batch = torch.zeros(len(images), 3, *largest(images))
     for i, image in enumerate(images):
@@ -186,7 +217,7 @@ WAYS: tuple[Callable[[Images], Any], ...] = (
     *(copied, nested, assigned, padded_each, padded_by_torch, on_all_sides, some_of_them, into_the_middle),
     *(one_over_another, changed_afterwards, changed_between, two_channels, in_doubles, computed_of),
     *(traced, with_a_shape_that_changes, beyond_its_rows, of_batched_tensors, of_their_own_type),
-    *(compiled, functions_again),
+    *(compiled, functions_again, changed_stacks, changes_counted, in_inference_mode),
 )
 
 

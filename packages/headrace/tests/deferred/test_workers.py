@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import re
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from PIL import Image, ImageFilter
 from torch.utils.data import ConcatDataset, Dataset
 from torchvision import datasets
 from torchvision import transforms as v1
+from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 import headrace
@@ -336,6 +339,13 @@ def test_explain_names_the_users_steps_that_take_pixels_or_tensors(case: str, fo
     assert not said or re.fullmatch(said, found[0]), found
 
 
+def test_explain_does_not_name_code_whose_array_is_recorded(folder: Path) -> None:
+    dataset = Listed(folder, lambda image: torch.from_numpy(np.array(CROP(image))).float())
+    loader = headrace.DataLoader(dataset, 4, num_workers=1)
+    list(loader)
+    assert "your code" not in loader.explain()
+
+
 def written(image: Image.Image) -> int:
     with tempfile.TemporaryFile(buffering=0) as file:
         return file.write(np.asarray(image.resize((100, 100))).data)
@@ -366,34 +376,74 @@ class Texts(Dataset[Any]):
 
 
 class Replaced(Dataset[Any]):
-    """Says which methods are replaced in the process that makes the sample, after an image was opened or not;
-    with `patches` the user wraps one of them in the first sample."""
+    """Says what is replaced in the process that makes the sample, after a JPEG file of an edge was used."""
 
-    def __init__(self, edge: int, *, patches: bool = False) -> None:
-        self.edge, self.patches = edge, patches
+    def __init__(self, use: Callable[[bytes], Any], edge: int) -> None:
+        file = io.BytesIO()
+        Image.new("RGB", (edge, edge)).save(file, "JPEG")
+        self.use, self.file = use, file.getvalue()
 
     def __len__(self) -> int:
         return 96
 
-    def __getitem__(self, index: int) -> tuple[int, bool, bool]:
-        if self.edge:
-            file = io.BytesIO()
-            Image.new("RGB", (self.edge, self.edge)).save(file, "JPEG")
-            Image.open(file).load()
-        if self.patches and index == 0:
-            recorded = torch.Tensor.long
-            torch.Tensor.long = lambda x: recorded(x) + 1  # type: ignore[method-assign, assignment]
-        return int(torch.zeros(()).long()), "float" in vars(torch.Tensor), "__array__" in vars(Image.Image)
+    def __getitem__(self, index: int) -> Any:
+        used = self.use(self.file)
+        decodes = not isinstance(torch.ops.image.decode_image, torch._ops.OpOverloadPacket)
+        return used, "float" in vars(torch.Tensor), "__array__" in vars(Image.Image), decodes
 
 
-@pytest.mark.parametrize(("edge", "kept"), [(0, False), (100, False), (224, True)])
-def test_nothing_is_recorded_any_more_where_it_was_of_no_use(edge: int, kept: bool) -> None:
-    loader = headrace.DataLoader(Replaced(edge), 16, num_workers=1, collate_fn=list)
-    assert [sample for batch in loader for sample in batch] == 64 * [(0, True, True)] + 32 * [(0, kept, kept)]
+def replaced(use: Callable[[bytes], Any], edge: int) -> list[Any]:
+    """The numbers of samples one after another for which the same was replaced."""
+
+    def collate(samples: Any) -> Any:
+        tensors = [sample[0] for sample in samples if isinstance(sample[0], torch.Tensor)]
+        return torch.stack(tensors) if tensors else None, [sample[1:] for sample in samples]
+
+    loader = headrace.DataLoader(Replaced(use, edge), 16, num_workers=1, collate_fn=collate)
+    states = [state for _, states in loader for state in states]
+    return [(len(list(same)), *state) for state, same in itertools.groupby(states)]
+
+
+def opened(file: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(file))
+
+
+def decoded(file: bytes) -> torch.Tensor:
+    return decode_image(torch.frombuffer(bytearray(file), dtype=torch.uint8))
+
+
+USES: dict[str, tuple[Callable[[bytes], Any], int]] = {
+    "nothing": (lambda _: None, 100),
+    "small files": (lambda file: opened(file).load() and None, 100),
+    "large files": (lambda file: opened(file).load() and None, 224),
+    "tensors": (lambda file: v1.Compose([v1.ToTensor()])(opened(file)).sum().item(), 100),
+    "stacked arrays": (lambda file: torch.from_numpy(np.array(opened(file))).permute(2, 0, 1), 100),
+    "decoded": (lambda file: decoded(file).sum().item(), 224),
+    "decoded and resized": (lambda file: v2.functional.resize(decoded(file), [50]).sum().item(), 224),
+    "decoded and stacked": (decoded, 224),
+}
+ALL, NONE, NO_DECODING = (True, True, True), (False, False, False), (True, True, False)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("use", "left"),
+    [
+        *(("nothing", NONE), ("small files", NONE), ("large files", ALL), ("tensors", ALL)),
+        *(("stacked arrays", ALL), ("decoded", NO_DECODING), ("decoded and stacked", ALL)),
+        ("decoded and resized", ALL),
+    ],
+)
+def test_what_is_of_no_use_is_put_back_after_64_samples(use: str, left: tuple[bool, ...]) -> None:
+    assert replaced(*USES[use]) == ([(96, *ALL)] if left == ALL else [(64, *ALL), (32, *left)])
 
 
 def test_what_the_user_replaced_meanwhile_stays() -> None:
-    loader = headrace.DataLoader(Replaced(0, patches=True), 16, num_workers=1, collate_fn=list)
-    assert [sample for batch in loader for sample in batch] == 64 * [(1, True, True)] + 32 * [
-        (1, False, False)
-    ]
+    def replace_once(_: bytes) -> int:
+        if getattr(torch.Tensor.long, "__name__", "") != "<lambda>":
+            recorded = torch.Tensor.long
+            torch.Tensor.long = lambda x: recorded(x) + 1  # type: ignore[method-assign, assignment]
+        return int(torch.zeros(()).long())
+
+    loader = headrace.DataLoader(Replaced(replace_once, 100), 16, num_workers=1, collate_fn=list)
+    assert [sample[0] for batch in loader for sample in batch] == 96 * [1]

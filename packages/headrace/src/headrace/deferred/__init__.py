@@ -78,7 +78,7 @@ def start_worker() -> tuple[Callable[[], DeferralCounts], Callable[[], None]]:
     def counts() -> DeferralCounts:
         own_code.stop()
         opened, made, stacked = (each.count - n for each, n in zip(counters, before, strict=True))
-        seen = dict(notes.pixels), dict(notes.tensors)
+        seen = dict(+notes.pixels), dict(+notes.tensors)  # without what was forgotten
         done = opened, max(made, stacked)
         compared = (recorders[0].differing(), recorders[0].alike()) if recorders else ()
         return DeferralCounts(*done, *seen, texts, *allowed, images.problem() or "", *compared)
