@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import headrace.loader
 from headrace import replacement
+from headrace.order.shard import detect_rank
 from headrace.records import EpochStats
 
 __all__ = ["ReplacingDataLoader"]
@@ -44,7 +45,11 @@ class Place(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        return f"{os.path.relpath(self.file) if not self.in_library else self.file}:{self.line}"
+        folder = ""
+        if not self.in_library:
+            with contextlib.suppress(FileNotFoundError):  # the program has deleted the current folder
+                folder = os.getcwd() + os.sep
+        return f"{self.file.removeprefix(folder)}:{self.line}"
 
     @property
     def in_library(self) -> bool:
@@ -106,15 +111,18 @@ class Report:
         uses: by the place of loaders, what they did.
         left_alone: classes of other libraries and places where their loaders were created.
         running: by number, epochs that have begun and not ended; each can be called to end it.
+        rank: that of torch.distributed, as the latest epoch began, or else of the environment.
     """
 
     uses: dict[Place, Use] = field(default_factory=dict)
     left_alone: dict[str, None] = field(default_factory=dict)
     running: dict[int, weakref.finalize[..., Any]] = field(default_factory=dict)
     process: int = field(default_factory=os.getpid)
+    rank: int = 0
 
     def begin(self, loader: ReplacingDataLoader, iterator: Any) -> None:
         """Adds an epoch, whose end is when its iterator is freed or the process ends."""
+        self.rank, _ = detect_rank()
         number = next(_epochs)
         self.running[number] = weakref.finalize(iterator, self._end, number, loader)
 
@@ -123,7 +131,8 @@ class Report:
             del self.running[number]
             use = self.uses[loader.place]
             use.add(loader.stats().epochs[-1])
-            if loader.passes <= 2:  # the second epoch knows what workers found out in the first
+            # The second epoch knows what workers found out in the first.
+            if loader.passes <= 2 or not use.explanation:
                 use.explanation = loader.explain()
 
     def leave_alone(self, cls: type) -> None:
@@ -133,7 +142,7 @@ class Report:
     def write(self) -> None:
         """Writes the report to standard error, as the process ends."""
         rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")  # Lightning sets the latter alone
-        if os.getpid() != self.process or rank not in (None, "0"):
+        if os.getpid() != self.process or self.rank or rank not in (None, "0"):
             return
         lines = []
         mode = os.environ.get(replacement.VARIABLE)
@@ -157,7 +166,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
         report: the report of this process.
         place: the line of the program that created it.
         arguments: the arguments that it was created with.
-        passes: number of epochs that have started; of those of one batch, that have ended.
+        passes: number of epochs that have started; of those of one batch, also of those that have ended.
     """
 
     report = Report()
@@ -181,13 +190,16 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
 
     def _one_batch(self, mode: str) -> Iterator[Any]:
         """Yields the first batch of an epoch alone, if there is one. Ends the program when it comes for a
-        second epoch."""
-        if self.passes:
+        second epoch, or for a third if it took one batch of the first and asked for no more."""
+        if self.passes >= 2:
             sys.exit(0)
-        yield from itertools.islice(super().__iter__(), 1)
-        text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
-        sys.stdout.write(f"{self.place}\n{text}\n\n")
-        sys.stdout.flush()
+        self.passes += 1
+        first = list(itertools.islice(super().__iter__(), 1))
+        if self.passes == 1:
+            text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
+            sys.stdout.write(f"{self.place}\n{text}\n\n")
+            sys.stdout.flush()
+        yield from first
         self.passes += 1
 
     def _comparison(self, seconds: float) -> str:

@@ -154,6 +154,55 @@ def test_a_loader_without_batches_is_no_error(
     assert printed in capsys.readouterr().out
 
 
+def test_programs_that_take_one_batch_of_each_epoch_are_explained_and_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(replacement.VARIABLE, "explain")
+    peeked, taken = (run.ReplacingDataLoader(range(4), batch_size=2) for _ in range(2))
+    next(iter(peeked))
+    for _ in range(2):
+        next(iter(taken))
+    assert len(list(peeked)) == 1, "it was looked at before training"
+    assert capsys.readouterr().out.count("plan: ") == 2
+    for loader in (peeked, taken):
+        with pytest.raises(SystemExit):
+            next(iter(loader))
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> run.Report:
+    report = run.Report()
+    monkeypatch.setenv(replacement.VARIABLE, "report")
+    monkeypatch.setattr(run.ReplacingDataLoader, "report", report)
+    return report
+
+
+def test_the_report_of_iterators_at_once_in_a_folder_that_is_gone(
+    report: run.Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    loader = run.ReplacingDataLoader(range(4), batch_size=2)
+    iterators = [iter(loader) for _ in range(3)]
+    for iterator in iterators:
+        list(iterator)
+    (tmp_path / "gone").rmdir()
+    report.write()
+    said = capsys.readouterr().err
+    assert f"  {__file__}:" in said
+    assert "    plan: python" in said
+    assert "    3 epochs, 6 batches, 12 samples" in said
+
+
+def test_another_rank_of_torch_distributed_reports_nothing(
+    report: run.Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "detect_rank", lambda: (1, 2))  # to have it, two processes must meet
+    list(run.ReplacingDataLoader(range(4), batch_size=2))
+    report.write()
+    assert not capsys.readouterr().err
+
+
 def test_short_epochs_are_compared_as_a_whole() -> None:
     starts = []
 
@@ -186,7 +235,7 @@ def _path(folder: Path) -> str:
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     for arguments, message in (
         (("--epochs", "3", "train.py"), "the script's options come after its name"),
-        ((str(tmp_path / "missing.py"),), "missing.py is neither a file nor a program"),
+        ((str(tmp_path / "missing.py"),), "missing.py is neither a script nor a program on PATH"),
     ):
         done = run_command("run", *arguments)
         assert done.exit_code == 2

@@ -40,16 +40,16 @@ def run(
     loader did is printed to standard error, with the line to change to keep it.
     Nothing is written anywhere. Exit code, signals and output are the command's.
     """
-    if compare is not None:
-        _execute(command, module, f"compare:{compare}")
-    _execute(command, module, "report plans" if plans else "report")
+    report = "report plans" if plans else "report"
+    _execute(command, module, report if compare is None else f"compare:{compare}")
 
 
 def explain(command: Command, module: Module = False) -> None:
     """Prints the plans of all loaders of a training command, without training.
 
     The command runs with Headrace's loaders, each of which gives a single batch per
-    epoch. It ends when it comes for the second epoch of a loader.
+    epoch. It ends when it comes for the second epoch of a loader, or for the third
+    if it took one batch of the first and asked for no more.
     """
     _execute(command, module, "explain")
 
@@ -76,5 +76,7 @@ def _program(command: list[str], module: bool) -> list[str]:
         return [sys.executable, *command]
     program = shutil.which(command[0])
     if program is None:
-        raise typer.BadParameter(f"{command[0]} is neither a file nor a program; for a module give -m.")
+        raise typer.BadParameter(
+            f"{command[0]} is neither a script nor a program on PATH; for a module give -m."
+        )
     return [program, *command[1:]]
