@@ -6,6 +6,7 @@ import io
 import itertools
 import random
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -172,6 +173,15 @@ NONE_OPENED = "images: the dataset opened none that native code decodes, in the 
 
 def images_line(loader: Any) -> str:
     return next(line for line in loader.explain().splitlines() if line.startswith("images: "))
+
+
+def test_explain_says_that_pillow_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: Any = range(4)
+    loader = headrace.DataLoader(numbers, 2, num_workers=1)
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "PIL.Image")
+        list(loader)
+    assert "PIL.Image had not been imported when the worker processes started" in images_line(loader)
 
 
 def test_explain_says_what_native_code_did_for_the_first_samples_of_a_dataset(folder: Path) -> None:

@@ -39,6 +39,9 @@ from headrace.records import DeferralCounts
 KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
 TRIED_SAMPLES = 64  # of a worker, after which nothing is recorded any more if that was of no use
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
+NO_PILLOW = (
+    "PIL.Image had not been imported when the worker processes started (import it at the top of the program)"
+)
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 FORKED_CUDA = (
     "the dataset, a transform or collate_fn uses CUDA in a worker process, which was forked from a process"
@@ -221,6 +224,8 @@ class _Worker:
             from headrace import deferred
 
             self._deferral_counts, self._stop_useless = deferred.start_worker()
+        elif start.deferred:
+            self._deferral_counts = lambda: DeferralCounts(0, 0, problem=NO_PILLOW)
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:
@@ -257,7 +262,7 @@ class _Worker:
                     message.deferral = self._deferral_counts()
                     self._deferral_counts = None
                 self._send(message, files)
-            self._samples += len(request.request.batch.indices)
+            self._samples += len(request.request.batch.indices) or 1  # unknown of a stream
             if self._stop_useless is not None and self._samples >= TRIED_SAMPLES:
                 self._stop_useless()
                 self._stop_useless = None
