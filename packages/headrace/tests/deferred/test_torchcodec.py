@@ -236,6 +236,7 @@ def check(dataset: Any, **options: Any) -> headrace.DataLoader[Any]:
 def test_a_folder_read_by_it_runs_natively(folder: Path, name: str) -> None:
     loader = check(ImageFolder(str(folder), CROPPED, loader=READERS[name]))
     assert loader.plan().native is not None
+    assert "tensors of them, turned as EXIF says" in " ".join(loader.explain().split())
     assert loader.stats().decoded_by["headrace"] > 20
 
 

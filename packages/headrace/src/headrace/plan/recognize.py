@@ -27,6 +27,7 @@ def recognize_dataset(dataset: Any) -> Reading:
         return Refusal(known.what, f"{note}: decoded by Pillow in worker processes instead")
     note += "; its loader converts to L" if known.mode == "L" else ""
     note += "; its loader makes tensors of them" if known.decode is not None else ""
+    note += ", turned as EXIF says" if known.upright else ""
     note += "; what native code can't read is read as timm does" if known.read is not None else ""
     source, remark = known.source.with_entries(known.root)
     return replace(known, source=source, note=f"{note}; {remark}" if remark else note)
