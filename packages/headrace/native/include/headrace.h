@@ -26,11 +26,12 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 24
+#define HR_ABI_VERSION 25
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
 #define HR_INFLATED (1u << 30) /* beside the decoders: the file is what hr_png_inflate() gave */
+#define HR_LUMA (1u << 29) /* beside the decoders: all channels of a JPEG in color are its luma */
 #define HR_PARAMS 24  /* of an op */
 #define HR_DRAWS 32   /* of an op */
 

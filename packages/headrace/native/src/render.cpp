@@ -222,7 +222,7 @@ Code Renderer::render_damaged(const uint8_t* data, size_t size, hr_render_job* j
   Image whole;
   const ImageView pixels = whole.reshape(decoder_.size().width, decoder_.size().height);
   if (pixels.data == nullptr) return Code::kOutOfMemory;
-  const Code decoded = decoder_.decode_damaged(pixels);
+  const Code decoded = decoder_.decode_damaged(job->decoders, pixels);
   return decoded == Code::kOk ? render_decoded(pixels, job, 1) : decoded;
 }
 

@@ -150,7 +150,7 @@ Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, con
   const bool turned = !orientation_.as_stored();
   const ImageView decoded = turned ? stored_.reshape(stored.w, stored.h) : pixels;
   if (decoded.data == nullptr) return Code::kOutOfMemory;
-  const uint32_t decoders = pipeline.decoders & ~HR_INFLATED;  // a file as it is stored
+  const uint32_t decoders = pipeline.decoders & ~(HR_INFLATED | HR_LUMA);
   const Code code = decoder_.decode(decoders, stored, decoded, &status->decoder);
   if (code != Code::kOk) return code;
   ++tally->decoded_by[status->decoder];

@@ -76,6 +76,9 @@ LATE: dict[str, tuple[dict[str, Any], ...]] = {
     "Perspective": ({}, {"border_mode": 4, "keep_size": False}),
     **dict.fromkeys(("RandomBrightnessContrast", "HueSaturationValue", "RandomGamma", "ToGray"), ({},)),
     **dict.fromkeys(("InvertImg", "Solarize", "Posterize", "RGBShift", "Normalize"), ({},)),
+    "ColorJitter": ({}, {"contrast": (0.2, 3), "saturation": (0.2, 3), "hue": 0.5}, {"saturation": (0, 0)}),
+    "GaussianBlur": ({}, {"blur_limit": (3, 7), "sigma_limit": (0.3, 5)}),
+    "CoarseDropout": ({}, {"num_holes_range": (20, 30), "fill": (1, 2, 3)}),
 }
 
 
@@ -123,6 +126,28 @@ def test_quarter_turns_are_views() -> None:
         assert np.shares_memory(turn(late), late)
 
 
+@pytest.mark.usefixtures("recording")
+def test_what_is_recorded_follows_the_order_of_an_arrays_channels() -> None:
+    functional = importlib.import_module("albumentations.augmentations.pixel.functional")
+    dropout = importlib.import_module("albumentations.augmentations.dropout.functional")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    holes = np.array([[3, 4, 9, 20], [0, 0, 0, 0], [29, 1, 30, 2]])
+    calls: list[Any] = [
+        *((functional.adjust_contrast_torchvision, factor) for factor in (0, 0.3, 1, 1.7)),
+        *((functional.adjust_saturation_torchvision, factor) for factor in (0, 0.3, 1, 1.7)),
+        *((functional.adjust_hue_torchvision, factor) for factor in (-0.2, 0, 0.3)),
+        *((dropout.cutout, holes, fill, None) for fill in (7, (1, 2, 3), [9, 8, 7])),
+        (dropout.cutout, np.array([[-5, 4, 9, 20]]), 7, None),
+    ]
+    for function, *arguments in calls:
+        late = cv2.imdecode(cv2.imencode(".png", pixels)[1], cv2.IMREAD_COLOR)
+        gray = cv2.imdecode(cv2.imencode(".png", pixels[..., 0])[1], cv2.IMREAD_GRAYSCALE)
+        assert np.array_equal(function(late, *arguments), function.__wrapped__(pixels.copy(), *arguments))
+        if arguments[1:2] not in ([(1, 2, 3)], [[9, 8, 7]]):
+            plain = function.__wrapped__(pixels[..., 0].copy(), *arguments)
+            assert np.array_equal(function(gray, *arguments), plain)
+
+
 def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     functional = importlib.import_module("albumentations.augmentations.pixel.functional")
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -134,7 +159,12 @@ def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.
     def converted(image: Any, code: int) -> Any:
         return 255 - original(image, code)
 
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
     monkeypatch.setattr(functional, "invert", mine)
+    monkeypatch.setattr(functional, "posterize", Unhashable())
+    monkeypatch.delitem(sys.modules, "headrace.deferred.albumentations", raising=False)
     monkeypatch.setattr(cv2, "cvtColor", converted)
     monkeypatch.setattr(opencv, "_verdicts", {})
     expected = shift(pixels, 10, 20, 30)

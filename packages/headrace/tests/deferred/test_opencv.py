@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import platform
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +89,15 @@ def call(name: str, *arguments: Any) -> st.SearchStrategy[Call]:
 
 
 WARPS = (st.tuples(EDGES, EDGES), None, st.sampled_from([0, 1, 16, 17]), BORDERS, LEVELS)
+
+
+def blurring(bell: tuple[float, int]) -> Call:
+    """The call that albumentations' GaussianBlur makes."""
+    deviation, size = bell
+    values = np.exp(-0.5 * ((np.arange(size) - size // 2) / deviation) ** 2)
+    return "sepFilter2D", (-1, *[values / values.sum()] * 2)
+
+
 CALLS = {
     "cvtColor": call("cvtColor", st.sampled_from(sorted(opencv.steps.CONVERSIONS))),
     "resize": call(
@@ -99,6 +109,7 @@ CALLS = {
     "warpAffine": call("warpAffine", affine(), *WARPS),
     "warpPerspective": call("warpPerspective", perspective(), *WARPS),
     "GaussianBlur": call("GaussianBlur", st.sampled_from([(3, 3), (5, 9), (0, 0)]), floats(0.3, 3)),
+    "sepFilter2D": st.tuples(floats(0.3, 4), st.sampled_from([3, 5, 9, 21])).map(blurring),
     "LUT": call(
         "LUT", st.integers(0, 99).map(lambda n: np.random.default_rng(n).permutation(256).astype(np.uint8))
     ),
@@ -271,11 +282,27 @@ def test_ordinary_files_are_late_and_missing_ones_none(tmp_path: Path) -> None:
     for name in ("JPEG 4:2:0", "png", "rotated by exif", "turned 3"):
         (tmp_path / "image").write_bytes(FILES[name]())
         assert untouched(cv2.imread(tmp_path / "image"))
-    (tmp_path / "image").write_bytes(FILES["JPEG gray"]())
-    assert untouched(cv2.imread(tmp_path / "image", cv2.IMREAD_GRAYSCALE))
+    for name in ("JPEG 4:2:0", "JPEG gray"):
+        (tmp_path / "image").write_bytes(FILES[name]())
+        assert untouched(cv2.imread(tmp_path / "image", cv2.IMREAD_GRAYSCALE))
     assert cv2.imread(str(tmp_path / "missing")) is None
     with pytest.raises(cv2.error):
         cv2.imdecode(np.zeros(0, np.uint8), cv2.IMREAD_COLOR)
+
+
+@pytest.mark.parametrize("sampling", ["4:2:0", "4:2:2", "4:4:4"])
+def test_damaged_data_and_crops_are_read_as_opencv_reads_them(sampling: str) -> None:
+    rng = np.random.default_rng(0)
+    data = np.frombuffer(jpeg(rng, sampling, 90, 70), np.uint8)
+    places = rng.integers(len(data) // 2, len(data) - 2, 24)
+    for damaged in (data, *(np.concatenate([data[:at], [7], data[at + 1 :]]) for at in places)):
+        for flag in (cv2.IMREAD_COLOR, cv2.IMREAD_GRAYSCALE):
+            late, wanted = (
+                read(damaged.astype(np.uint8), flag) for read in (cv2.imdecode, OPENCVS["imdecode"])
+            )
+            crop = cv2.resize(late[21:60, 17:49], (32, 32))
+            assert np.array_equal(crop, OPENCVS["resize"](wanted[21:60, 17:49], (32, 32)))
+            assert np.array_equal(late, wanted)
 
 
 @pytest.mark.parametrize("simd", ffi.simd_names())
@@ -396,6 +423,16 @@ def test_threads_wait_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> Non
         thread.join()
     assert found == [True] * 3
     assert compared == ["flip"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors always fuse multiply-adds")
+def test_a_filter_that_rounds_otherwise_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencv, "_verdicts", {})
+    try:
+        cv2.setUseOptimized(False)
+        assert opencv._differs("sepFilter2D")
+    finally:
+        cv2.setUseOptimized(True)
 
 
 def test_after_a_comparison_that_fails_a_function_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,13 +40,14 @@ class Codec {
 
   // Writes the pixels of `rect` (non-empty, inside the image) as RGBX rows into `out`, rect.w ×
   // rect.h, bit for bit those of Pillow's convert("RGB"). `allowed`: bit i allows decoder i of
-  // decoder_names(). *decoder: the one that gave the pixels. With another code than kOk, `out` is
-  // undefined, and Pillow decides what the file is.
+  // decoder_names(); HR_LUMA may be among them. *decoder: the one that gave the pixels. With
+  // another code than kOk, `out` is undefined, and Pillow decides what the file is.
   virtual Code decode(uint32_t allowed, const Rect& rect, const ImageView& out,
                       int32_t* decoder) = 0;
 
-  // All pixels of a file whose check() was kOk, but not its decode(): those that Pillow gives.
-  virtual Code decode_damaged(const ImageView&) { return Code::kUnsupported; }
+  // All pixels of a file whose check() was kOk, but not its decode(): those
+  // that Pillow gives.
+  virtual Code decode_damaged(uint32_t, const ImageView&) { return Code::kUnsupported; }
 
   // How the file that was opened last is to be turned. False where that is Pillow's to say.
   virtual bool read_orientation(Orientation* orientation) const = 0;

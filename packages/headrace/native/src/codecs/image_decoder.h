@@ -25,7 +25,9 @@ class ImageDecoder {
     return codec_->read_orientation(orientation);
   }
   bool is_gray() const { return codec_->is_gray(); }
-  Code decode_damaged(const ImageView& out) { return codec_->decode_damaged(out); }
+  Code decode_damaged(uint32_t allowed, const ImageView& out) {
+    return codec_->decode_damaged(allowed, out);
+  }
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
     return codec_->decode(allowed, rect, out, decoder);
   }

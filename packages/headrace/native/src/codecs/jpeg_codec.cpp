@@ -3,6 +3,7 @@
 
 #include "../jpeg/own_frame.h"
 #include "../jpeg/own_tables.h"
+#include "headrace.h"
 #include "codec.h"
 
 namespace headrace {
@@ -19,7 +20,7 @@ class JpegCodec final : public Codec {
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
-  Code decode_damaged(const ImageView& out) override;
+  Code decode_damaged(uint32_t allowed, const ImageView& out) override;
   bool read_orientation(Orientation* orientation) const override;
   bool is_gray() const override { return file_.header.components == 1; }
 
@@ -60,6 +61,7 @@ Code JpegCodec::check() {
 
 Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
   Code code = Code::kUnsupported;
+  file_.luma = (allowed & HR_LUMA) != 0;
   for (size_t i = 0; i < decoders_.size(); ++i) {
     const int number = first_ + static_cast<int>(i);
     if ((allowed >> number & 1u) == 0) continue;
@@ -70,7 +72,8 @@ Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
   return code;
 }
 
-Code JpegCodec::decode_damaged(const ImageView& out) {
+Code JpegCodec::decode_damaged(uint32_t allowed, const ImageView& out) {
+  file_.luma = (allowed & HR_LUMA) != 0;
   return jpeg::make_libjpeg_damage_decoder()->decode(file_, {0, 0, out.width, out.height}, out);
 }
 

@@ -24,6 +24,7 @@ struct File {
   size_t size = 0;
   Header header;        // parsed from data by parse_header()
   EntryPoints entries;  // empty: none known
+  bool luma = false;    // a file in color is decoded to its luma, in all channels
 };
 
 // Decodes rectangles. One instance serves one thread and keeps its buffers from file to file.

@@ -80,8 +80,10 @@ Code LibjpegDecoder::open(const File& file, const Rect& rect) {
   if (jpeg_read_header(&cinfo_, TRUE) != JPEG_HEADER_OK) return Code::kCorrupt;
   if (cinfo_.data_precision != 8) return Code::kUnsupported;
   switch (cinfo_.jpeg_color_space) {
-    case JCS_GRAYSCALE:
     case JCS_YCbCr:
+      cinfo_.out_color_space = file.luma ? JCS_GRAYSCALE : JCS_EXT_RGBX;
+      break;
+    case JCS_GRAYSCALE:
     case JCS_RGB:
       cinfo_.out_color_space = JCS_EXT_RGBX;
       break;
@@ -136,11 +138,14 @@ bool LibjpegDecoder::skip_rows(int count) {
 // The next rect.h rows into `out`; libjpeg's rows begin at column `first_column` of the image.
 bool LibjpegDecoder::copy_rows(const Rect& rect, int first_column, const ImageView& out) {
   JSAMPROW row = row_.reserve(1);
-  const uint8_t* from = row + size_t{4} * static_cast<size_t>(rect.x - first_column);
+  const uint8_t* from = row + static_cast<size_t>(cinfo_.output_components) *
+                                  static_cast<size_t>(rect.x - first_column);
   for (int y = 0; y < rect.h; ++y) {
     if (jpeg_read_scanlines(&cinfo_, &row, 1) != 1) return false;
     if (cinfo_.out_color_space == JCS_CMYK) {
       cmyk_to_rgb(from, rect.w, out.row(y));
+    } else if (cinfo_.out_color_space == JCS_GRAYSCALE) {
+      for (int x = 0; x < rect.w; ++x) std::memset(out.row(y) + 4 * x, from[x], 4);
     } else {
       std::memcpy(out.row(y), from, size_t{4} * static_cast<size_t>(rect.w));
     }

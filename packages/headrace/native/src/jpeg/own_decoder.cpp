@@ -79,6 +79,7 @@ class OwnDecoder : public Decoder {
 
   // Of the file at hand.
   const Header* header_ = nullptr;
+  bool luma_ = false;  // chroma is read, but not transformed
   Frame frame_;
   McuLayout layout_;
   Window window_ = {};
@@ -95,6 +96,7 @@ class OwnDecoder : public Decoder {
 
 Code OwnDecoder::prepare(const File& file, const Rect& rect) {
   header_ = &file.header;
+  luma_ = file.luma;
   pixels_ = &pixel_kernels();
   entropy_ = &entropy_kernels();
   if (!make_frame(file.header, &frame_)) return Code::kUnsupported;
@@ -130,9 +132,12 @@ void OwnDecoder::decode_targets(int row, BlockTarget* targets) const {
 
 // Inverse DCT of the first `mcus` MCUs that the lane has decoded.
 void OwnDecoder::transform(Lane* lane, int mcus) {
+  const int count = luma_ ? frame_.h * frame_.v : layout_.blocks;
   for (int i = 0; i < mcus; ++i) {
     const int at = i * layout_.blocks;
-    pixels_->inverse_dct(lane->blocks + at, lane->extents + at, lane->targets, layout_.blocks);
+    pixels_->inverse_dct(lane->blocks + at, lane->extents + at, lane->targets, count);
+    for (int j = count; j < layout_.blocks; ++j)
+      std::memset(lane->blocks + at + j, 0, sizeof lane->blocks[0]);
     for (int j = 0; j < layout_.blocks; ++j)
       lane->targets[j].samples += layout_.block[j].component == 0 ? 8 * frame_.h : 8;
   }
@@ -173,7 +178,7 @@ bool OwnDecoder::read_coefficients(int rows, int mcus) {
 
 // Interpolation finds the first and the last chroma sample of the image once more beyond its edges.
 void OwnDecoder::repeat_edges(int row) {
-  if (!frame_.halves_columns()) return;
+  if (!frame_.halves_columns() || luma_) return;
   const int past = frame_.chroma_width - 8 * window_.left;
   for (int component = 1; component < 3; ++component) {
     for (int y = 8 * row; y < 8 * row + 8; ++y) {
@@ -207,7 +212,7 @@ void OwnDecoder::repeat_columns(const RowSamples& in) {
 void OwnDecoder::put_row(const Rect& rect, int y, uint8_t* rgbx) {
   const int first = rect.x - window_.left * 8 * frame_.h;
   RowSamples in = {planes_[0].row(y), nullptr, nullptr, nullptr, nullptr};
-  if (frame_.sampling == Sampling::kGray) return pixels_->gray(in, first, rect.w, rgbx);
+  if (frame_.sampling == Sampling::kGray || luma_) return pixels_->gray(in, first, rect.w, rgbx);
   const bool lower = (y & 1) != 0;
   int near = y, far = y;
   if (frame_.halves_rows()) {

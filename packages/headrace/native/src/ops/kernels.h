@@ -13,6 +13,8 @@
 
 namespace headrace::ops {
 
+struct OpencvFilter;
+
 // --- Colour, in place (colour.cpp) -------------------------------------------------------------
 
 // ImageEnhance.Brightness, Contrast and Color. A factor of 1 leaves the image as it is.
@@ -134,6 +136,9 @@ void mix(const ImageView* images, const float* weights, int count, const ImageVi
 // --- OpenCV's arithmetic (opencv_pixels.cpp) ---------------------------------------------------
 
 void opencv_grayscale(const ImageView& image);
+double opencv_mean(const ImageView& image);  // of its luma
+// addWeighted of the image and its luma. factor: of the image, at most 1e6.
+void opencv_saturation(const ImageView& image, double factor);
 void opencv_to_hsv(const ImageView& image);
 // vector: how many pixels of a row OpenCV computes together, which depends on the processor. It
 // rounds those that are left at the end otherwise.
@@ -169,12 +174,19 @@ class Blur {
   Code pillow_gaussian(const ImageView& source, double radius_x, double radius_y,
                        const ImageView& out);
 
-  // OpenCV's GaussianBlur and sepFilter2D of uint8 with symmetric weights of 8 bits, which add up
-  // to 257 at most. Edges are reflected.
+  // OpenCV's GaussianBlur of uint8 with symmetric weights of 8 bits, which add up to 257 at most.
+  // Edges are reflected.
   Code opencv(const ImageView& source, const uint16_t* weights_x, int size_x,
               const uint16_t* weights_y, int size_y, const ImageView& out);
+  // The same in float32: OpenCV's sepFilter2D.
+  Code opencv_filter(const ImageView& source, const OpencvFilter& x, const OpencvFilter& y,
+                     const ImageView& out);
 
  private:
+  // row(padded, kept), and column(rows, scratch, out), which has 4 bytes for each value.
+  template <typename Value, typename Row, typename Column>
+  Code filter(const ImageView& source, int size_x, int size_y, const Row& row, const Column& column,
+              const ImageView& out);
   struct Rings;
   bool reserve(const ImageView& source, int size_x, int size_y, Rings* rings);
   Code repeated_box(const ImageView& source, float radius_x, float radius_y, int passes,

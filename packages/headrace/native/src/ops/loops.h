@@ -12,6 +12,7 @@ namespace headrace::ops {
 struct GaussianRow;
 struct GridRow;
 struct OpencvAround;
+struct OpencvFilter;
 struct OpencvRow;
 
 // value * factor + other * rest, as torchvision blends tensors.
@@ -79,6 +80,8 @@ struct Loops {
   // OpenCV's arithmetic. Rows of pixels in place; hues are 0 to 179, and the tables 4096 times 255
   // over a level and 30 over a range of levels.
   void (*opencv_luma)(uint8_t* row, int width);
+  uint64_t (*opencv_sum_luma)(const uint8_t* row, int width);
+  void (*opencv_blend_luma)(uint8_t* row, int width, float factor, float rest);
   void (*opencv_to_hsv)(uint8_t* row, int width, const int32_t saturations[256],
                         const int32_t hues[256]);
   void (*opencv_from_hsv)(uint8_t* row, int width, bool rounded);
@@ -95,12 +98,31 @@ struct Loops {
                           uint16_t* out);
   void (*opencv_blur_column)(const uint16_t* const* rows, const uint16_t* weights, int size,
                              int width, uint32_t* sums, uint8_t* out);
+  // The same in float32, with chains of fused multiply-adds but for the last values of a row.
+  // `padded`, and rows of floats, have room for one vector more.
+  void (*opencv_filter_row)(const uint8_t* padded, const OpencvFilter& filter, int width,
+                            float* out);
+  void (*opencv_filter_column)(const float* const* rows, const OpencvFilter& filter, int width,
+                               uint8_t* out);
 };
 
 // What a warp sees around its source: the source again, or pixels of one color.
 struct OpencvAround {
   PaddingMode mode;
   int32_t fill;
+};
+
+// How OpenCV counts the values of a row.
+struct OpencvValues {
+  int channels;     // 1 or 3
+  bool blue_first;  // else red
+};
+
+// A symmetric kernel of an odd size.
+struct OpencvFilter {
+  const float* weights;
+  int size;
+  OpencvValues values;
 };
 
 // One row of a warp of OpenCV 5: m gives places in the source, in rows of three.

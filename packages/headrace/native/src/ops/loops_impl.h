@@ -441,11 +441,15 @@ const Loops HEADRACE_LOOPS = {blend_level,
                               grid_nearest,
                               mix_rows,
                               opencv_luma,
+                              opencv_sum_luma,
+                              opencv_blend_luma,
                               opencv_to_hsv,
                               opencv_from_hsv_row,
                               opencv_warp_fixed,
                               opencv_warp_floats,
                               opencv_blur_row,
-                              opencv_blur_column};
+                              opencv_blur_column,
+                              opencv_filter_row,
+                              opencv_filter_column};
 
 }  // namespace headrace::ops

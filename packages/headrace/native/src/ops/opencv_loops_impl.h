@@ -12,6 +12,21 @@ void opencv_luma(uint8_t* row, int width) {
   for_each_pixel(row, width, [](Ints p) { return opencv_luma_of(p) * 0x10101; });
 }
 
+uint64_t opencv_sum_luma(const uint8_t* row, int width) {
+  return sum_pixels(row, width, [](Ints p) { return opencv_luma_of(p); });
+}
+
+void opencv_blend_luma(uint8_t* row, int width, float factor, float rest) {
+  for_each_pixel(row, width, [=](Ints p) {
+    const Floats gray = to_float(opencv_luma_of(p)) * rest;
+    const auto blended = [=](Ints level) {
+      const Ints sum = rounded_to_even(fused(to_float(level), all(factor), gray));
+      return smaller(larger(sum, Ints{}), Ints{} + 255);
+    };
+    return pixel_of(blended(red(p)), blended(green(p)), blended(blue(p)));
+  });
+}
+
 // --- HSV: hues of 0 to 179 ---
 
 inline Ints divided(Ints value, const int32_t* table, Ints by) {
@@ -185,4 +200,74 @@ void opencv_blur_column(const uint16_t* const* rows, const uint16_t* weights, in
   }
   for (int i = 0; i < 4 * width; ++i)
     out[i] = static_cast<uint8_t>(std::min<uint32_t>(sums[i] >> 16, 255));
+}
+
+// --- the same in float32 ---
+
+// Which sums of a row OpenCV computes in vectors of `vector` values, with fused multiply-adds.
+class Fusing {
+ public:
+  Fusing(const OpencvValues& values, int width, int vector)
+      : channels_(values.channels), end_(channels_ * width / vector * vector) {
+    for (int k = 0; k < kLanes; ++k) {
+      const int channel = channels_ == 1 ? 0 : values.blue_first ? 2 - k % 4 : k % 4;
+      numbers_[k] = channels_ * (k / 4) + channel;
+    }
+  }
+
+  // Of the values from i on, of 4 for each pixel: whether all are fused, and each of them.
+  bool all(int i) const { return channels_ * ((i + kLanes) / 4) <= end_; }
+  Ints each(int i) const { return numbers_ + channels_ * (i / 4) < end_; }
+
+ private:
+  int channels_, end_;
+  Ints numbers_;
+};
+
+struct FilterSum {
+  Floats fused_sum = {}, plain_sum = {};
+
+  void add(Floats value, float weight, bool is_fused) {
+    fused_sum = fused(value, all(weight), fused_sum);
+    if (!is_fused) plain_sum += value * weight;
+  }
+  Floats total(const Fusing& fusing, int i, bool is_fused) const {
+    return is_fused ? fused_sum : choose(fusing.each(i), fused_sum, plain_sum);
+  }
+};
+
+// One tap after the other.
+void opencv_filter_row(const uint8_t* padded, const OpencvFilter& filter, int width, float* out) {
+  const Fusing fusing(filter.values, width, 32);
+  for (int i = 0; i < 4 * width; i += kLanes) {
+    const bool is_fused = fusing.all(i);
+    FilterSum sum;
+    for (int k = 0; k < filter.size; ++k) {
+      uint8_t __attribute__((vector_size(kLanes))) levels;
+      std::memcpy(&levels, padded + i + 4 * k, sizeof levels);
+      sum.add(__builtin_convertvector(levels, Floats), filter.weights[k], is_fused);
+    }
+    const Floats total = sum.total(fusing, i, is_fused);
+    std::memcpy(out + i, &total, kVectorBytes);
+  }
+}
+
+// The middle first, then pairs of rows.
+void opencv_filter_column(const float* const* rows, const OpencvFilter& filter, int width,
+                          uint8_t* out) {
+  const Fusing fusing(filter.values, width, 4);
+  const int middle = filter.size / 2;
+  for (int i = 0; i < 4 * width; i += kLanes) {
+    const bool is_fused = fusing.all(i);
+    FilterSum sum;
+    sum.add(load_floats(rows[middle] + i), filter.weights[middle], is_fused);
+    for (int k = 1; k <= middle; ++k) {
+      const Floats pair = load_floats(rows[middle - k] + i) + load_floats(rows[middle + k] + i);
+      sum.add(pair, filter.weights[middle + k], is_fused);
+    }
+    const Ints rounded = rounded_to_even(sum.total(fusing, i, is_fused));
+    const auto levels = __builtin_convertvector(
+        smaller(rounded, Ints{} + 255), uint8_t __attribute__((vector_size(kLanes))));
+    std::memcpy(out + i, &levels, static_cast<size_t>(std::min(kLanes, 4 * width - i)));
+  }
 }

@@ -125,6 +125,19 @@ void opencv_grayscale(const ImageView& image) {
   for (int y = 0; y < image.height; ++y) active_loops().opencv_luma(image.row(y), image.width);
 }
 
+double opencv_mean(const ImageView& image) {
+  uint64_t sum = 0;
+  for (int y = 0; y < image.height; ++y)
+    sum += active_loops().opencv_sum_luma(image.row(y), image.width);
+  return static_cast<double>(sum) / (static_cast<double>(image.width) * image.height);
+}
+
+void opencv_saturation(const ImageView& image, double factor) {
+  for (int y = 0; y < image.height; ++y)
+    active_loops().opencv_blend_luma(image.row(y), image.width, static_cast<float>(factor),
+                                     static_cast<float>(1 - factor));
+}
+
 void opencv_to_hsv(const ImageView& image) {
   static const HsvTables tables;
   for (int y = 0; y < image.height; ++y)

@@ -12,14 +12,17 @@ namespace headrace {
   X(ChannelPermutation)       \
   X(ColorJitter)              \
   X(CropOrPad)                \
+  X(FillBoxes)                \
   X(GaussianBlur)             \
   X(Grayscale)                \
   X(Group)                    \
   X(HorizontalFlip)           \
   X(MultiCrop)                \
   X(OpencvBlur)               \
+  X(OpencvContrast)           \
   X(OpencvFromHsv)            \
   X(OpencvGrayscale)          \
+  X(OpencvSaturation)         \
   X(OpencvToHsv)              \
   X(OpencvWarp)               \
   X(Pad)                      \

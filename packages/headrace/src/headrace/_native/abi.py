@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 24
+ABI_VERSION = 25
 STAGES = 5
 DECODERS = 8
 INFLATED = 1 << 30  # beside the decoders
+LUMA = 1 << 29
 PARAMS = 24
 DRAWS = 32
 

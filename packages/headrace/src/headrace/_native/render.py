@@ -27,7 +27,7 @@ class RenderJob(NamedTuple):
         window, flips: the part of the result that is kept, and whether it is mirrored across and down.
         pipeline, draws: what is done to it then, and how it is stored; float64 [ops, abi.DRAWS] for it.
         output: address of one sample of the pipeline.
-        flags: 0, or `abi.INFLATED` if the file is what `inflated_png` gave.
+        flags: `abi.INFLATED` if the file is what `inflated_png` gave, `abi.LUMA` if its luma is wanted, or 0.
     """
 
     crop: tuple[int, int, int, int]
@@ -75,7 +75,7 @@ class DecodedImage:
     Args:
         data: the file.
         size: its (width, height), as the attribute.
-        decoders: bit i allows decoder i; and `abi.INFLATED` if the file is what `inflated_png` gave.
+        decoders: bit i allows decoder i; with the flags of a `RenderJob`.
 
     Raises:
         NativeError: no allowed decoder takes the file, or it is of another size.

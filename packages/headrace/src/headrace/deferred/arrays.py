@@ -223,6 +223,13 @@ def claim(piece: ArrayPiece, recipe: Recipe) -> Recipe | None:
     return recipe
 
 
+def unclaim(x: Any) -> None:
+    """To be called if no array was made of what `recipe_of` gave."""
+    found = find(x)
+    if found is not None:
+        found[0].used = False
+
+
 def note_reader(array: npt.NDArray[Any], reader: str | None) -> None:
     """Has the note that the user's code reads a new array be forgotten if a step on the array is recorded."""
     found = None if reader is None else find(array)

@@ -21,7 +21,10 @@ from headrace.deferred.steps import (
     GRAY_ROWS,
     MAX_STEPS,
     PILLOW_ROWS,
+    FillBoxes,
     FromHsv,
+    OpencvContrast,
+    OpencvSaturation,
     PillowPoint,
     Step,
     Store,
@@ -45,7 +48,7 @@ FILTERS = frozenset(range(Image.Resampling.HAMMING + 1))
 ALWAYS_DONE = frozenset(
     (
         *(ChannelPermutation, ColorJitter, Grayscale, HorizontalFlip, VerticalFlip),
-        *(FromHsv, PillowPoint, ToHsv),
+        *(FillBoxes, FromHsv, OpencvContrast, OpencvSaturation, PillowPoint, ToHsv),
     )
 )
 
@@ -89,7 +92,7 @@ class File:
         data: the whole file.
         certain: whether it is known to decode, rather than that it is complete.
         gray: whether Pillow opens it in mode L.
-        flags: `abi.INFLATED` if that is what `render.inflated_png` gave, else 0.
+        flags: as of `render.RenderJob`.
         size: (width, height) in pixels.
         lock: held while it is decoded.
     """

@@ -31,11 +31,11 @@ from PIL.PngImagePlugin import PngImageFile
 from headrace._native import abi, ffi, render
 from headrace._torch_compat import replace_attribute
 from headrace.deferred import opencv_steps as steps
-from headrace.deferred.arrays import Recipe, recipe_of
+from headrace.deferred.arrays import Recipe, recipe_of, unclaim
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.exif import APP1, START_OF_SCAN, UPRIGHT, orientation_in, segments_of
 from headrace.deferred.images import LARGE_PIXELS, large, opened
-from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
+from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store, laid_out
 from headrace.errors import NativeError
 
 Function = Callable[..., Any]
@@ -49,16 +49,17 @@ STEPS: dict[str, Callable[..., Recipe | None]] = {
     "warpAffine": steps.warp_affine,
     "warpPerspective": steps.warp_perspective,
     "GaussianBlur": steps.gaussian_blur,
+    "sepFilter2D": steps.sep_filter,
 }
 LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
 NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
 MAX_TABLES = 64
 LARGEST = 1 << 15  # edge of an image, which OpenCV decodes by default
 IS_LIMITED = any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ)  # by the program
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-FRAMES = (0xC0, 0xC1)  # markers of a JPEG
+PNG_SIGNATURE, JPEG_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
 
 _originals: dict[str, Function] = {}
+_records = STEPS.copy()  # and those of other libraries' functions
 _ours: dict[str, Function] = {}
 # By function and OpenCV's settings: whether it differs, and its variant.
 _verdicts: dict[tuple[str, Any], tuple[bool, int | None]] = {}
@@ -102,18 +103,19 @@ _STORES = {cv2.IMREAD_COLOR: BGR_ROWS, cv2.IMREAD_COLOR_RGB: RGB_ROWS, cv2.IMREA
 
 def _decoded(data: bytes, flags: int) -> Any:
     """The array of a file, or None if OpenCV has to decode it."""
-    if flags == cv2.IMREAD_GRAYSCALE and not _is_gray(data):
-        return None  # of a color file OpenCV's gray is another one
     if IS_LIMITED or not ffi.image_decodes(data) or _differs("imread"):
         return None
-    is_png = data.startswith(PNG_SIGNATURE)
+    is_png, gray = data.startswith(PNG_SIGNATURE), flags == cv2.IMREAD_GRAYSCALE
     if is_png and data[24] > 8:  # bits of a value, which OpenCV scales and Pillow cuts
+        return None
+    # Its color type, or another format: OpenCV's gray of colors is Pillow's in no format.
+    if gray and (data[25] != 0 if is_png else data[:2] != JPEG_SIGNATURE):
         return None
     upright = UPRIGHT.get(_orientation(data))
     if upright is None:
         return None
     try:
-        file = _file(data, is_png=is_png)
+        file = _file(data, is_png=is_png, gray=gray)
         chain = Chain.whole(file, "RGB") if max(file.size) <= LARGEST else None
     except (NativeError, MemoryError):
         return None
@@ -130,25 +132,16 @@ def _decoded(data: bytes, flags: int) -> Any:
     return array
 
 
-def _file(data: bytes, *, is_png: bool) -> File:
+def _file(data: bytes, *, is_png: bool, gray: bool = False) -> File:
     size = ffi.image_size(data)
     if is_png:
         return File(render.inflated_png(data), size, abi.INFLATED)
-    return File(data, size, certain=data[:2] == b"\xff\xd8")
-
-
-def _is_gray(data: bytes) -> bool:
-    """Returns whether a file is known to have one channel."""
-    if data.startswith(PNG_SIGNATURE):
-        return data[25:26] == b"\0"  # its color type
-    return data[:2] == b"\xff\xd8" and any(
-        marker in FRAMES and content[5] == 1 for marker, content in segments_of(data)
-    )
+    return File(data, size, abi.LUMA if gray else 0, certain=data[:2] == JPEG_SIGNATURE)
 
 
 def _orientation(data: bytes) -> int:
     """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
-    if data[:2] != b"\xff\xd8":
+    if data[:2] != JPEG_SIGNATURE:
         return 0 if b"eXIf" in data or b"EXIF" in data else 1
     segments = segments_of(data)
     exif = [content for marker, content in segments if marker == APP1 and content[:4].lower() == b"exif"]
@@ -167,7 +160,7 @@ def seen(x: Any) -> Recipe | None:
     recipe = recipe_of(x)
     if recipe is None or recipe.store.values is not None:
         return None
-    store = recipe.store if recipe.store.rows_of_pixels else _stored_by(recipe.store, rows=True)
+    store = recipe.store if recipe.store.rows_of_pixels else laid_out(recipe.store, rows_of_pixels=True)
     axes = "HWC" if store.channels == 3 else "HW"
     return recipe._replace(store=store) if recipe.axes == axes else None
 
@@ -177,7 +170,8 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        recipe = seen(args[0] if args else kwargs.get("src"))
+        src = args[0] if args else kwargs.get("src")
+        recipe = seen(src)
         if recipe is not None and not _differs(name):
             given = kwargs if args else {key: value for key, value in kwargs.items() if key != "src"}
             try:
@@ -187,6 +181,7 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
             array = None if made is None else made.array()
             if array is not None:
                 return array
+            unclaim(src)
         return original(*args, **kwargs)
 
     return recorded
@@ -289,15 +284,10 @@ def _ascontiguousarray(original: Function, a: Any, *args: Any, **kwargs: Any) ->
         recipe = recipe_of(a)
         if recipe is not None:
             rows = recipe.axes != "CHW" or recipe.store.channels == 1
-            array = recipe._replace(store=_stored_by(recipe.store, rows=rows)).array()
+            array = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=rows)).array()
             if array is not None:
                 return array
     return original(a, *args, **kwargs)
-
-
-@functools.lru_cache(maxsize=MAX_TABLES)
-def _stored_by(store: Store, *, rows: bool) -> Store:
-    return Store(store.values, store.dtype, rows, store.keep, store.channels, store.blue_first)
 
 
 # --- comparison --------------------------------------------------------------------------------------------
@@ -345,7 +335,8 @@ def differing() -> tuple[str, ...]:
     """Sentences on the functions that run as they are, because they differ here."""
     names = sorted({name for (name, _), (differs, _) in _verdicts.items() if differs})
     where = f"OpenCV {cv2.__version__} on {platform.machine()}"
-    return tuple(f"cv2.{name}, because {where} gives other values than native code" for name in names)
+    full = [f"cv2.{name}" if hasattr(cv2, name) else name for name in names]
+    return tuple(f"{name}, because {where} gives other values than native code" for name in full)
 
 
 def alike() -> dict[Any, int | None]:
@@ -363,6 +354,8 @@ def _fits(name: str) -> bool:
     pixels = _pixels()
     if name == "imread":
         return _decodes_alike(pixels[0])
+    if name == "sepFilter2D":
+        pixels = pixels + _near_halves()
     images = [(each, _recipe_of(each)) for each in pixels]
     cases = [(call, *image) for call in _CALLS[name] for image in images]
     return any(all(_same(name, *case) for case in cases) for _ in _variants(name))
@@ -375,6 +368,16 @@ def _pixels() -> list[Any]:
     return [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((41, 100, 3), (58, 60, 3), (38, 75))]
 
 
+@functools.cache
+def _near_halves() -> list[Any]:
+    """Images whose values are so near to a half after a filter with `_FLAT` that multiplications and
+    additions which are fused, along rows or columns, give others than those that aren't."""
+    rows = np.array([np.roll([0, 202, 29], shift) for shift in range(3)], np.uint8)
+    columns = np.array([[0], [10], [145]], np.uint8)
+    gray = [np.tile(rows.repeat(3, 0), 25), np.tile(columns, (4, 75))]
+    return [*gray, *(np.repeat(each[..., None], 3, 2) for each in gray)]
+
+
 def _variants(name: str) -> Any:
     """Sets the variants of OpenCV's arithmetic one after another."""
     yield
@@ -385,6 +388,15 @@ def _variants(name: str) -> Any:
 
 _TILTED = np.array([[0.9, -0.3, 4.2], [0.25, 1.1, -3.7]])
 _SEEN_ASIDE = np.array([[1.1, 0.1, -3.0], [-0.05, 0.9, 2.0], [1e-3, -7e-4, 1.0]])
+_FLAT = np.array([0.372, 0.256, 0.372])
+
+
+def _bell(size: int) -> Any:
+    """A kernel of that many taps."""
+    values = np.exp(-(((np.arange(size) - size // 2) * 5 / size) ** 2))
+    return values / values.sum()
+
+
 _CALLS: dict[str, list[tuple[Any, ...]]] = {
     "imread": [],
     "cvtColor": [(code,) for code in steps.CONVERSIONS],
@@ -407,12 +419,18 @@ _CALLS: dict[str, list[tuple[Any, ...]]] = {
         for border in steps.BORDERS
     ],
     "GaussianBlur": [((3, 3), 0), ((5, 7), 0), ((0, 0), 1.3), ((9, 3), 2.0, None, 0.7), ((31, 31), 4.0)],
+    "sepFilter2D": [(-1, x, y) for x, y in ((_FLAT, _FLAT), (_bell(5), _bell(9)), (_bell(31), _bell(31)))],
 }
+
+
+def compare(name: str, original: Function, record: Callable[..., Recipe | None], calls: list[Any]) -> None:
+    """From now on a function of another library is compared, too, by calls with further arguments."""
+    _originals[name], _records[name], _CALLS[name] = original, record, calls
 
 
 def _same(name: str, call: tuple[Any, ...], image: Any, recipe: Recipe) -> bool:
     """Returns whether a call gives the same pixels by native code, if that does it at all."""
-    made = STEPS[name](recipe, *call)
+    made = _records[name](recipe, *call)
     ours = None if made is None else made.array()
     return ours is None or np.array_equal(ours, _originals[name](image, *call))
 
@@ -426,11 +444,12 @@ def _recipe_of(image: Any) -> Recipe:
 
 
 def _decodes_alike(image: Any) -> bool:
-    for extension in (".jpg", ".png"):
-        data = cv2.imencode(extension, image)[1]
-        chain = Chain.whole(_file(data.tobytes(), is_png=extension == ".png"), "RGB")
-        ours: Any = Recipe(chain, BGR_ROWS, "HWC").array()
-        if not np.array_equal(ours, _originals["imdecode"](data, cv2.IMREAD_COLOR)):
+    cases = (".jpg", cv2.IMREAD_COLOR), (".jpg", cv2.IMREAD_GRAYSCALE), (".png", cv2.IMREAD_COLOR)
+    for extension, flags in cases:
+        data, gray = cv2.imencode(extension, image)[1], flags == cv2.IMREAD_GRAYSCALE
+        chain = Chain.whole(_file(data.tobytes(), is_png=extension == ".png", gray=gray), "RGB")
+        ours: Any = Recipe(chain, _STORES[flags], "HW" if gray else "HWC").array()
+        if not np.array_equal(ours, _originals["imdecode"](data, flags)):
             return False
     return True
 
@@ -476,6 +495,6 @@ def stop() -> None:
         _undo.pop()()
 
 
-def replace(module: Any, name: str, function: Function) -> None:
-    """Puts a function in the place of another until `stop`."""
-    _undo.append(replace_attribute(module, name, function))
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Puts an object in the place of another until `stop`."""
+    _undo.append(replace_attribute(owner, name, value))

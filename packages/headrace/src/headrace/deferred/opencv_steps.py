@@ -320,10 +320,48 @@ def gaussian_blur(
     width, height = (size or round(s * 6 + 1) | 1 for size, s in zip(sizes, (x, y), strict=True))
     if not all(size % 2 == 1 and size <= MOST_TAPS for size in (width, height)):
         return None
-    half = MOST_TAPS // 2 + 1
-    kernels = (_gaussian(width, max(x, 0.0)), _gaussian(height, max(y, 0.0)))
-    draw = tuple(float(weight) for kernel in kernels for weight in (*kernel, *(0,) * (half - len(kernel))))
-    return after(seen, OpencvBlur(width, height), draw)
+    halves = (_gaussian(width, max(x, 0.0)), _gaussian(height, max(y, 0.0)))
+    return after(seen, OpencvBlur(width, height), _weights(halves))
+
+
+def _weights(halves: Sequence[Sequence[float]]) -> Draw:
+    most = MOST_TAPS // 2 + 1
+    return tuple(float(weight) for half in halves for weight in (*half, *(0,) * (most - len(half))))
+
+
+def sep_filter(  # noqa: PLR0913  (those of OpenCV)
+    seen: Recipe,
+    ddepth: Any,
+    kernelX: Any,  # noqa: N803
+    kernelY: Any,  # noqa: N803
+    dst: Any = None,
+    anchor: Any = (-1, -1),
+    delta: Any = 0,
+    borderType: Any = 4,  # noqa: N803
+) -> Made:
+    """`cv2.sepFilter2D` with kernels that smooth."""
+    usual = _is_int(ddepth, -1) and dst is None and anchor == (-1, -1) and number(delta) == 0
+    halves = [_smoothing(kernel) for kernel in (kernelX, kernelY)]
+    if not usual or None in halves or not _is_int(borderType, cv2.BORDER_REFLECT_101):
+        return None
+    x, y = (2 * len(half or ()) - 1 for half in halves)
+    blur = OpencvBlur(x, y, seen.store.channels, seen.store.blue_first)
+    return after(seen, blur, _weights([half or () for half in halves]))
+
+
+def _smoothing(kernel: Any) -> list[float] | None:
+    """The first half of a symmetric kernel and its middle, or None if it is another one or OpenCV may take
+    it for one of integers."""
+    usual = type(kernel) is np.ndarray and kernel.dtype in (np.float32, np.float64)
+    if not usual or kernel.size != max(kernel.shape) or kernel.size % 2 == 0 or kernel.size > MOST_TAPS:
+        return None
+    values = kernel.ravel()
+    parts = values * 256
+    smooths = np.array_equal(values, values[::-1]) and values.min() >= 0 and abs(values.sum() - 1) < 1e-7
+    if not smooths or np.abs(parts - np.rint(parts)).max() < 1e-2:
+        return None
+    half: list[float] = values[: kernel.size // 2 + 1].astype(np.float32).tolist()
+    return half
 
 
 # Those of no standard deviation, in 256ths.

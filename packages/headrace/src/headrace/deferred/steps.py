@@ -155,15 +155,18 @@ class FromHsv(OpencvOp):
 
 @dataclass(frozen=True)
 class OpencvBlur(OpencvOp):
-    """`GaussianBlur` with kernels of these sizes; the draws are half of each kernel, in 256ths."""
+    """`GaussianBlur`, or `sepFilter2D` of arrays with so many channels, with kernels of these sizes; the
+    draws are half of each kernel, in 256ths for the first."""
 
     size_x: int
     size_y: int
+    array_channels: int = 0
+    blue_first: bool = False
 
     native = "opencv_blur"
 
     def params(self) -> tuple[float, ...]:
-        return (self.size_x, self.size_y)
+        return (self.size_x, self.size_y, self.array_channels, self.blue_first)
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,32 @@ class OpencvWarp(OpencvOp):
 
     def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
         return self.size[1], self.size[0]
+
+
+@dataclass(frozen=True)
+class OpencvContrast(OpencvOp):
+    """albumentations' `adjust_contrast_torchvision`; the draw is its factor."""
+
+    native = "opencv_contrast"
+
+
+@dataclass(frozen=True)
+class OpencvSaturation(OpencvOp):
+    """albumentations' `adjust_saturation_torchvision`; the draw is its factor."""
+
+    native = "opencv_saturation"
+
+
+@dataclass(frozen=True)
+class FillBoxes(OpencvOp):
+    """Fills boxes (left, top, right, bottom), the draws, with a color."""
+
+    fill: tuple[int, int, int]
+
+    native = "fill_boxes"
+
+    def params(self) -> tuple[float, ...]:
+        return self.fill
 
 
 def adjustment(which: int, factor: Any) -> tuple[ImageOp, Draw] | None:
