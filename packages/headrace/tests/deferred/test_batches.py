@@ -83,9 +83,11 @@ def into_the_middle(images: Images) -> torch.Tensor:
 
 
 def one_over_another(images: Images) -> torch.Tensor:
-    batch = copied(images)
+    batch = torch.zeros(len(images), 3, *largest(images))
     for image in images:
         batch[0, :, : image.shape[1], : image.shape[2]] = image
+    for image in images:
+        batch[0, :, 1 : 1 + image.shape[1], : image.shape[2]] = image[:, : batch.shape[2] - 1]
     return batch
 
 

@@ -35,9 +35,8 @@ SOURCE = np.random.default_rng(0).integers(0, 255, (413, 478, 3), np.uint8)
 
 
 def deferred_array(source: Pixels = SOURCE) -> Pixels:
-    array = deferred.copied(source)
-    assert array is not None
-    return array
+    memory = deferred.Piece([deferred.CopyFill(source)], source.nbytes, layout=0).take()
+    return np.frombuffer(memory, np.uint8, source.nbytes).reshape(source.shape)
 
 
 def is_untouched(array: Any) -> bool:
@@ -268,6 +267,15 @@ def test_reads_of_the_kernel_are_right_or_an_error(
     assert send(array, tmp_path / "again") == SOURCE.tobytes()
 
 
+def test_an_image_comes_too_late_for_zeros_that_a_thread_has_touched() -> None:
+    piece = deferred.ZerosPiece(2, SOURCE.nbytes)
+    memory = piece.take()
+    fill: Any = deferred.CopyFill(SOURCE)
+    assert piece.put(0, fill)
+    assert np.array_equal(np.frombuffer(memory, np.uint8, SOURCE.nbytes).reshape(SOURCE.shape), SOURCE)
+    assert not piece.put(1, fill)
+
+
 # --- threads, processes, signals ---------------------------------------------------------------------------
 
 
@@ -349,8 +357,10 @@ PROLOGUE = """
 import ctypes, faulthandler, os, sys
 import numpy as np
 from headrace._native import deferred
-def array(value=7):
-    return deferred.copied(np.full((200, 300), value, np.uint8))
+def memory(nbytes):
+    return deferred.Piece([deferred.CopyFill(np.full(nbytes, 7, np.uint8))], nbytes, layout=0).take()
+def array():
+    return np.frombuffer(memory(60_000), np.uint8, 60_000)
 """
 
 
@@ -382,7 +392,7 @@ ctypes.string_at(8)
         "kept = array(); ctypes.string_at(8)",
         "os.kill(os.getpid(), 11)",
         "kept = array(); ctypes.string_at(kept.ctypes.data + 65000)",  # past the end
-        "memory = deferred.take(100, deferred.copying(), 8, None); memory[0]",  # a fault of the fill
+        "deferred.take(100, deferred.filling_image(), 8, None)[0]",  # a fault of the fill
     ],
 )
 @pytest.mark.parametrize("handled", [False, True])
@@ -398,7 +408,7 @@ def test_without_address_space_there_is_none() -> None:
 import resource
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
-print(deferred.problem(), deferred.copied(np.zeros(5, np.uint8)))
+print(deferred.problem(), memory(5))
 """
     ended = run_python(PROLOGUE + program)
     assert "ulimit -v" in ended.stdout

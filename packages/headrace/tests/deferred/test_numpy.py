@@ -222,6 +222,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "permute": lambda x: x.permute(1, 2, 0),
     "permute back": lambda x: x.permute(2, 0, 1),
     "clone": lambda x: x.clone(),
+    "as int8": lambda x: x.view(torch.int8),
     "hflip": F1.hflip,
     "vflip": F1.vflip,
     "normalize": lambda x: F1.normalize(x.float(), [0.485, 0.456, 0.406], (0.229, 0.224, 0.225)),
@@ -264,6 +265,7 @@ def after(x: Any, beginning: str, names: list[str]) -> Any:
 @example("to_image", ["crop", "resized pixel"])
 @example("to_image", ["to", "normalize"])
 @example("to_tensor", ["/ a text"])
+@example("from_numpy", ["as int8", "float"])
 def test_tensors_made_of_arrays_are_those_that_pillows_images_give(beginning: str, names: list[str]) -> None:
     ours, theirs = (after(image.convert("RGB"), beginning, names) for image in pair("RGB"))
     if isinstance(theirs, torch.Tensor) and theirs.is_floating_point():

@@ -98,21 +98,6 @@ def touch(address: int) -> None:
     _ = ctypes.c_uint8.from_address(address).value
 
 
-@cache
-def copying() -> int:
-    """The address of a fill that copies memory, whose address is its context."""
-    return ctypes.cast(ffi.library().hr_fill_copy, ctypes.c_void_p).value or 0
-
-
-def copied(source: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
-    """An array of which each byte is copied from `source` when one of them is touched, or None if there is no
-    deferred memory left. `source` must be contiguous, and not be changed meanwhile."""
-    memory = take(source.nbytes, copying(), source.ctypes.data, source)
-    if memory is None:
-        return None
-    return np.frombuffer(memory, np.uint8, source.nbytes).reshape(source.shape)
-
-
 # hr_image_fill, and the hr_pipeline that it points to: to pack their fields takes a fifth of the time that
 # ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
 _LAYOUT = struct.Struct("=3Q24i3Q" + "Q11i4xqQ")

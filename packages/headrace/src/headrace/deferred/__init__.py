@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.deferred.images import install, uninstall
-from headrace.errors import NativeError
 from headrace.records import DeferralCounts
 
 __all__ = ["install", "uninstall"]
@@ -18,13 +17,10 @@ NEWEST_FLAG = "IMREAD_COLOR_RGB"
 
 def prepare() -> None:
     """Imports what `start_worker` needs, once for all processes that are forked from this one."""
-    from headrace._native import ffi
     from headrace.deferred import recording
 
     recording.prepare()
     _recorders()
-    with suppress(NativeError):  # nothing is deferred then
-        ffi.library()
 
 
 def learn(counts: DeferralCounts) -> None:

@@ -61,11 +61,6 @@ def stop() -> None:
     _notes = None
 
 
-def is_noting() -> bool:
-    """Returns whether somebody wants to know."""
-    return _notes is not None
-
-
 def is_reader(depth: int) -> bool:
     """Returns whether the caller, `depth` functions up, is Pillow: it calls `load` before reading pixels."""
     frame = sys._getframe(depth + 1)
