@@ -2,14 +2,16 @@
 
     python benchmarks/gpu.py [--data FOLDER] [--out benchmarks/work/gpu] [--quick]
 
-Runs the tests marked `gpu`, and measures rates of copies, whether copies overlap a step, ResNet-50 trained
-from a folder and from a pack with its entry points, in bf16 and fp32, and what the doctor says of a script
-that starves its GPU. Writes OUT/gpu.json after each part, and a page, OUT/gpu.md, at the end. A part that
-fails is noted, and the others still run; no part starts once the time is over.
+It runs the tests marked `gpu`, and measures: rates of copies, whether copies overlap a step, how many images
+the loader supplies from a folder and from a pack with its entry points, ResNet-50 trained on both in bf16
+and fp32, time and memory of a step by precision, and what the doctor says of a script that starves its GPU.
 
-FOLDER holds images in folders of classes; without it 2,000 are drawn. `--quick` takes small figures
-everywhere, to try the script: with HEADRACE_ACCELERATOR=simulated on the accelerator of tests/accelerator,
-whose figures mean nothing.
+OUT/gpu.json is written after each part, and OUT/gpu.md, a page for people, at the end. A part that fails is
+noted and the others still run; no part starts once the time is over. The exit code is 0 if every part ran.
+
+FOLDER holds images in folders of classes; without it 2,000 are drawn. `--quick` takes small numbers
+everywhere, to try this script. HEADRACE_ACCELERATOR=simulated runs it on the simulated accelerator of
+tests/accelerator, on a machine without a GPU; the measurements then mean nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +19,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import RandomSampler, TensorDataset
 from torchvision import models
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
+import amp
 import headrace
 from machine import describe, keep
+
+Rows = list[dict[str, Any]]
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 25.0
@@ -87,18 +94,21 @@ class Run:
     def seconds_left(self) -> float:
         return self.end - time.monotonic()
 
-    def part(self, name: str, work: Callable[[Run], Any]) -> None:
+    def part(self, name: str, work: Callable[[Run], Rows]) -> None:
         """Runs one part, if there is time, and writes the file again."""
-        if self.seconds_left() < 0:
-            self.facts["parts"][name] = {"left out": "the time was over"}
-            return
         print(f"{name} …", flush=True)
         start = time.monotonic()
-        try:
-            result = work(self)
-        except Exception:
-            result = {"failed": traceback.format_exc(limit=-3)}
-        self.facts["parts"][name] = {"seconds": round(time.monotonic() - start, 1), "result": result}
+        part: dict[str, Any] = {}
+        if self.seconds_left() < 0:
+            part["failed"] = "left out, as the time was over"
+        else:
+            try:
+                part["rows"] = work(self)
+            except Exception:
+                part["failed"] = traceback.format_exc(limit=-3)
+        part["seconds"] = round(time.monotonic() - start, 1)
+        self.facts["parts"][name] = part
+        self.facts["minutes"] = round(MINUTES - self.seconds_left() / 60, 1)
         keep(self.facts, self.out / "gpu.json")
 
     def command(self, *command: object, limit: float) -> subprocess.CompletedProcess[str]:
@@ -116,41 +126,47 @@ class Run:
         """Images made here, of the size of ImageNet's."""
         from support.jpegs import image_folder
 
-        folder = self.out / "images"
+        folder = self.out / ("images-quick" if self.quick else "images")
         if not folder.exists():
-            image_folder(folder, 100 if self.quick else 2000, side=96 if self.quick else 400)
+            unfinished = folder.with_suffix(".unfinished")
+            image_folder(unfinished, 100 if self.quick else 2000, side=96 if self.quick else 400)
+            unfinished.rename(folder)
         return folder
 
 
-def tests(run: Run) -> Any:
-    """The tests marked `gpu`: how many passed, and the names of those that failed."""
+def tests(run: Run) -> Rows:
+    """The tests marked `gpu`, none of which is skipped for want of a device."""
     os.environ["HEADRACE_REQUIRE_GPU"] = "1"
     folders = ["packages/headrace/tests/device"] if run.quick else ["packages", "tests"]
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider"]
     done = run.command(sys.executable, "-m", "pytest", *options, *folders, limit=420)
     lines = done.stdout.splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return {"code": done.returncode, "summary": lines[-1] if lines else done.stderr[-500:], "failed": failed}
+    if done.returncode != 0:
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        raise RuntimeError("\n".join([*failed, *lines[-1:], done.stderr[-500:]]))
+    return [{"tests": lines[-1]}]
 
 
-def copies(run: Run) -> Any:
-    """GB/s of copies to the device, from pinned and other memory."""
+def copies(run: Run) -> Rows:
+    """Copies to the device from page-locked (pinned) and from other memory."""
     nbytes = 1 << (20 if run.quick else 28)
-    rates = {}
-    for name in ("pinned", "pageable"):
-        host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=name == "pinned")
+    rows = []
+    for pinned in (True, False):
+        host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=pinned)
         host.to(run.device)
         torch.accelerator.synchronize()
         start = time.perf_counter()
         for _ in range(10):
             host.to(run.device, non_blocking=True)
         torch.accelerator.synchronize()
-        rates[name] = 10 * nbytes / (time.perf_counter() - start) / 1e9
-    return rates
+        rate = 10 * nbytes / (time.perf_counter() - start) / 1e9
+        rows.append({"from": "pinned memory" if pinned else "other memory", "GB_per_second": rate})
+    return rows
 
 
-def overlap(run: Run) -> Any:
-    """Seconds of copies alone, steps alone, and both by the feed: near the larger one if they overlap."""
+def overlap(run: Run) -> Rows:
+    """An epoch of copies alone, of steps alone that take as long, and of both through the feed, the best of
+    three each: the last takes as long as the longer of the others if they overlap, twice as long if not."""
     count, nbytes = 30, 1 << (18 if run.quick else 26)
     data = TensorDataset(torch.zeros(count, nbytes, dtype=torch.uint8))
     side = 64 if run.quick else 4096
@@ -166,10 +182,15 @@ def overlap(run: Run) -> Any:
         torch.accelerator.synchronize()
         return time.perf_counter() - start
 
+    def best(copying: bool, steps: int) -> float:
+        return min(epoch(copying, steps) for _ in range(3))
+
     epoch(True, 1)
-    copied, one = epoch(True, 0), epoch(False, 1)
+    copied, one = best(True, 0), best(False, 1)
     steps = max(1, round(copied / one))
-    return {"copies": copied, "steps": epoch(False, steps), "both": epoch(True, steps)}
+    computed, both = best(False, steps), best(True, steps)
+    row = {"copies_seconds": copied, "steps_seconds": computed, "both_seconds": both}
+    return [{**row, "times_the_longer": both / max(copied, computed)}]
 
 
 def images_of(run: Run) -> Iterator[tuple[str, Any]]:
@@ -184,7 +205,7 @@ def images_of(run: Run) -> Iterator[tuple[str, Any]]:
         ]
     )
     yield "folder", ImageFolder(str(run.images), transform)
-    pack = run.out / "images.pack"
+    pack = run.out / f"{run.images.name}.pack"
     if not pack.exists():
         done = run.command(sys.executable, "-m", "headrace", "pack", run.images, pack, limit=120)
         if done.returncode != 0:
@@ -192,28 +213,60 @@ def images_of(run: Run) -> Iterator[tuple[str, Any]]:
     yield "pack", headrace.PackedDataset(pack, transform)
 
 
-def training(run: Run) -> Any:
-    """ResNet-50: images/s with the loader and with one batch again and again, whose ratio is the
-    share of time that the GPU is busy, the share of time that the step waits for data, and peak memory."""
-    batch_size, seconds = (8, 2.0) if run.quick else (256, 45.0)
+def loader_of(run: Run, dataset: Any) -> headrace.DataLoader[Any]:
+    """Random images, in one epoch that is longer than any measurement."""
+    order = RandomSampler(dataset, replacement=True, num_samples=1_000_000)
+    batch_size, memory_format = 8 if run.quick else 256, torch.channels_last
+    return headrace.DataLoader(
+        dataset, batch_size, sampler=order, device=run.device, memory_format=memory_format
+    )
+
+
+def rate(batches: Iterable[Any], step: Callable[[Any, Any], None], seconds: float) -> float:
+    """Images/s of steps, for so many seconds after three steps that aren't counted."""
+    count, start = 0, time.perf_counter()
+    for number, (images, labels) in enumerate(batches):
+        step(images, labels)
+        if number == 2:
+            torch.accelerator.synchronize()
+            start = time.perf_counter()
+        elif number > 2:
+            count += len(images)
+            if time.perf_counter() - start > seconds:
+                break
+    torch.accelerator.synchronize()
+    return count / (time.perf_counter() - start)
+
+
+def supply(run: Run) -> Rows:
+    """The loader alone: images that it decodes, crops, flips, normalizes and copies to the device. The pack
+    has entry points, by which a crop is decoded without all that comes before it."""
     rows = []
     for source, dataset in images_of(run):
-        for precision, dtype in DTYPES.items():
-            row = train(run, dataset, dtype, batch_size, seconds)
-            rows.append({"source": source, "precision": precision, **row})
+        loader = loader_of(run, dataset)
+        each = rate(loader, lambda *_: None, 2.0 if run.quick else 15.0)
+        plan = str(loader.explain()).splitlines()[0].removeprefix("plan: ")
+        rows.append({"source": source, "plan": plan, "images_per_second": each})
     return rows
 
 
-def train(
-    run: Run, dataset: Any, dtype: torch.dtype | None, batch_size: int, seconds: float
-) -> dict[str, Any]:
-    """Trains for about `seconds`, with batches by Headrace, and then on one batch again and again."""
-    name = "resnet18" if run.quick else "resnet50"
+def training(run: Run) -> Rows:
+    """ResNet-50. The GPU is busy for as much of the time as the rate is of that of steps on one batch again
+    and again. Waiting is the share of the time that steps wait for their batch; peak is of torch's memory."""
+    rows = []
+    for source, dataset in images_of(run):
+        for precision, dtype in DTYPES.items():
+            rows.append({"source": source, "precision": precision, **train(run, dataset, dtype)})
+    return rows
+
+
+def train(run: Run, dataset: Any, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Trains with batches by Headrace, and then on one batch again and again."""
+    name, seconds = ("resnet18", 2.0) if run.quick else ("resnet50", 45.0)
     model = models.get_model(name, weights=None).to(run.device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    options = {"shuffle": True, "drop_last": True, "memory_format": torch.channels_last}
-    loader = headrace.DataLoader(dataset, batch_size, device=run.device, **options)
     module = torch.get_device_module(run.device)
+    module.reset_peak_memory_stats(run.device)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
         with torch.autocast(run.device.type, dtype=dtype, enabled=dtype is not None):
@@ -222,40 +275,33 @@ def train(
         loss.backward()
         optimizer.step()
 
-    def timed(batches: Iterator[Any]) -> float:
-        """Images/s after three steps that aren't counted."""
-        count, start = -3, time.perf_counter()
-        for images, labels in batches:
-            step(images, labels)
-            count += 1
-            if count == 0:
-                torch.accelerator.synchronize()
-                start = time.perf_counter()
-            elif count > 0 and time.perf_counter() - start > seconds:
-                break
-        torch.accelerator.synchronize()
-        return count * batch_size / (time.perf_counter() - start)
-
-    def endless() -> Iterator[Any]:
-        while True:
-            yield from loader
-
-    rate = timed(endless())
+    loader = loader_of(run, dataset)
+    fed = rate(loader, step, seconds)
+    waiting, peak = loader.stats().epochs[-1].stall_share, module.max_memory_allocated(run.device)
     kept = next(iter(loader))
-    alone = timed(iter(lambda: kept, None))
-    peak = module.max_memory_allocated(run.device) if hasattr(module, "max_memory_allocated") else None
-    stats = loader.stats().epochs
+    alone = rate(iter(lambda: kept, None), step, seconds)
     return {
-        "images_per_second": rate,
-        "step_alone_images_per_second": alone,
-        "gpu_busy": rate / alone,
-        "stall_share": stats[0].stall_share if stats else None,
-        "peak_bytes": peak,
+        "images_per_second": fed,
+        "of_steps_alone": alone,
+        "GPU_busy": fed / alone,
+        "waiting": waiting,
+        "peak_MB": peak / 1e6,
     }
 
 
-def starved(run: Run) -> Any:
-    """The doctor's first sentences on a script whose loader is slow."""
+def precisions(run: Run) -> Rows:
+    """A step on one batch that stays on the device, by precision: its time (the median), what autograd keeps
+    for the backward pass, and the peak of torch's memory on CUDA."""
+    small = ("resnet18", 4, 64, 2)
+    rows = amp.run(*(small if run.quick else ("resnet50", 64, 224, 20)), run.device)
+    facts = [asdict(row) for row in rows]
+    for row in facts:
+        row["seconds"] = statistics.median(row["seconds"]) if row["seconds"] else None
+    return facts
+
+
+def starved(run: Run) -> Rows:
+    """What the doctor says of a script whose samples sleep for 10 ms each."""
     load = "import sys; sys.path.insert(0, 'tests'); import accelerator; accelerator.load()"
     script = run.out / "starved.py"
     script.write_text(STARVED.format(load=load if run.facts["simulated"] else ""))
@@ -268,50 +314,55 @@ def starved(run: Run) -> Any:
     return [{"kind": cause["kind"], "cause": cause["sentence"]} for cause in facts["causes"]]
 
 
-def amp(run: Run) -> Any:
-    """Time and memory of steps by precision."""
-    out = run.out / "amp.json"
-    small = ["--arch", "resnet18", "--batch-size", "4", "--size", "64", "--steps", "2"] if run.quick else []
-    done = run.command(sys.executable, "benchmarks/amp.py", "--json", out, *small, limit=240)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr[-1000:])
-    return json.loads(out.read_text())["rows"]
-
-
-PARTS: dict[str, Callable[[Run], Any]] = {
+PARTS: dict[str, Callable[[Run], Rows]] = {
     "tests": tests,
     "copies": copies,
     "overlap": overlap,
+    "supply": supply,
     "training": training,
-    "amp": amp,
+    "precisions": precisions,
     "starved": starved,
 }
 
 
 def page(facts: dict[str, Any]) -> str:
     """The facts as a page for people."""
+    machine, parts = facts["machine"], facts["parts"]
+    failed = [name for name, part in parts.items() if "failed" in part]
+    state = f"failed or left out: {', '.join(failed)}" if failed else "every part ran"
     lines = [f"# {facts['device']}, torch {facts['torch']}", ""]
     if facts["simulated"]:
-        lines += ["**On the simulated accelerator: the figures mean nothing.**", ""]
-    for name, part in facts["parts"].items():
-        lines += [f"## {name}", "", f"{part.get('seconds', 0)} s", "", *shown(part.get("result", part)), ""]
+        lines += ["**On the simulated accelerator: the measurements mean nothing.**", ""]
+    lines += [f"{facts['minutes']} minutes; {state}.", ""]
+    lines += [
+        f"{machine['cpu']}, {machine['cores_usable']} cores, {machine['date']}, {machine['commit']}.",
+        "",
+    ]
+    for name, part in parts.items():
+        text = " ".join((PARTS[name].__doc__ or "").split())
+        shown = ["```text", part["failed"], "```"] if "failed" in part else table(part["rows"])
+        lines += [f"## {name} ({part['seconds']} s)", "", text, "", *shown, ""]
     return "\n".join(lines)
 
 
-def shown(result: Any) -> list[str]:
-    """Rows as a table, and anything else as JSON."""
-    if not isinstance(result, list) or not result:
-        return ["```json", json.dumps(result, indent=1), "```"]
-    names = list(result[0])
-    rows = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in result]
-    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
+def table(rows: Rows) -> list[str]:
+    """Rows, which have the same names, as lines of Markdown."""
+
+    def cell(value: Any) -> str:
+        if isinstance(value, int | float):
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return "" if value is None else str(value)
+
+    names = [name.replace("_", " ") for name in rows[0]] if rows else ["nothing"]
+    cells = [names, ["---"] * len(names), *([cell(value) for value in row.values()] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in cells]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="images in folders of classes")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/work/gpu")
-    parser.add_argument("--quick", action="store_true", help="small figures, to try this script")
+    parser.add_argument("--quick", action="store_true", help="small numbers, to try this script")
     sys.path.insert(0, str(ROOT / "tests"))
     if os.environ.get("HEADRACE_ACCELERATOR") == "simulated":
         import accelerator
@@ -323,7 +374,7 @@ def main() -> None:
     text = page(run.facts)
     (run.out / "gpu.md").write_text(text)
     print(text)
-    sys.exit(any("failed" in str(part.get("result", ""))[:12] for part in run.facts["parts"].values()))
+    sys.exit(any("failed" in part for part in run.facts["parts"].values()))
 
 
 if __name__ == "__main__":

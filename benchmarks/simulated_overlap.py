@@ -5,8 +5,10 @@
 A batch takes as long to load, to copy and to train on as is stated for a card, by sleeping, whatever this
 machine is. What is measured is who waits for whom; it says nothing of a GPU's speed.
 
-`synchronous` loads a batch, copies it, trains, and only then loads the next. `torch` loads ahead in worker
-processes, and copies without waiting, on the stream of the step. Ideal is the slowest of the three alone.
+`synchronous` has no workers (`num_workers=0`): it loads a batch, copies it, trains, and only then loads the
+next. `torch` loads ahead in two worker processes, each as fast as that one, and copies without waiting, on
+the stream of the step; Headrace has as many workers. Ideal is the slowest of the three alone: the supply of
+all workers, the copies or the steps.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ def run(card: Card, supply: str, arguments: argparse.Namespace, simulated: Any) 
             False,
         ),
         "torch": (lambda: TorchDataLoader(ahead, num_workers=WORKERS, pin_memory=True), False),
-        "synchronous": (lambda: TorchDataLoader(Batches(arguments.steps, load)), True),
+        "synchronous": (lambda: TorchDataLoader(ahead), True),
     }
     rounds = [
         {name: epoch(make, simulated, step, blocking=blocking) for name, (make, blocking) in ways.items()}

@@ -581,6 +581,8 @@ TORCH_LIBRARY(simulated, m) {
     m.def("take_error() -> str", &simulated::take_error);
     m.def("was_forked_in_use() -> bool", &simulated::was_forked_in_use);
     m.def("used_bytes(int device) -> int", [](int64_t device) -> int64_t { return simulated::used_bytes(device); });
+    m.def("peak_bytes(int device, bool reset) -> int",
+          [](int64_t device, bool reset) -> int64_t { return simulated::peak_bytes(device, reset); });
     m.def("manual_seed(int device, int seed) -> ()", [](int64_t device, int64_t seed) {
         auto generator = default_generator(device);
         std::lock_guard lock(generator.mutex());

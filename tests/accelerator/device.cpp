@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -151,7 +152,7 @@ struct Arena {
     char* shown = nullptr;   // without access rights
     char* hidden = nullptr;  // the same memory
     size_t end = 0;          // bytes that were ever given out
-    size_t used = 0;
+    size_t used = 0, peak = 0;
     std::map<std::pair<int, size_t>, std::vector<char*>> free;  // by stream and size
 
     void map_memory() {
@@ -326,6 +327,7 @@ void* allocate(int device, int stream, size_t bytes) {
         arena.end += bytes;
     }
     arena.used += bytes;
+    arena.peak = std::max(arena.peak, arena.used);
     memory().blocks[start] = Block{bytes, device, stream, {}, {}};
     return start;
 }
@@ -375,6 +377,13 @@ int device_of(const void* address) {
 size_t used_bytes(int device) {
     std::lock_guard lock(memory().mutex);
     return memory().arenas[device].used;
+}
+
+size_t peak_bytes(int device, bool reset) {
+    std::lock_guard lock(memory().mutex);
+    Arena& arena = memory().arenas[device];
+    if (reset) arena.peak = arena.used;
+    return arena.peak;
 }
 
 void* allocate_host(size_t bytes) {

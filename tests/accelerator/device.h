@@ -69,6 +69,7 @@ void record_use(void* memory, int device, int stream);
 void* kernel_address(const void* memory);
 int device_of(const void* memory);  // -1: not of a device
 size_t used_bytes(int device);
+size_t peak_bytes(int device, bool reset);  // the most that were used at a time since it was last reset
 
 // Page-locked host memory, overwritten when it is freed (see `Behavior::forgetful`).
 void* allocate_host(size_t bytes);

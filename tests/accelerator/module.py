@@ -78,6 +78,14 @@ def mem_get_info(device: int | torch.device | None = None) -> tuple[int, int]:
     return CAPACITY - int(_ops.used_bytes(_index(device))), CAPACITY
 
 
+def max_memory_allocated(device: int | torch.device | None = None) -> int:
+    return int(_ops.peak_bytes(_index(device), False))
+
+
+def reset_peak_memory_stats(device: int | torch.device | None = None) -> None:
+    _ops.peak_bytes(_index(device), True)
+
+
 def get_device_name(device: int | torch.device | None = None) -> str:
     return "simulated accelerator"
 

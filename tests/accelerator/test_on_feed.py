@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], Callable[[Any], torch.Tensor], Any]
 def test_values_arrive_whole(gpu: torch.device, delays: int, kind: str) -> None:
     make, tensor_of, prepare = KINDS[kind]
     feed, ahead, seen = DevicePrefetcher(gpu, prepare), deque[Any](), []
-    depth, lag = 1 + delays % 3, (0.0, 5e-4)[delays % 2]
+    depth, lag = 1 + delays % 3, (0.0, 2e-3)[delays % 2]
     sending, own = torch.accelerator.current_stream(), torch.accelerator.current_stream()
     if delays % 4:
         own = torch.Stream(device=gpu)

@@ -222,6 +222,10 @@ def test_models_and_memory_are_copied(gpu: torch.device) -> None:
     model = copy.deepcopy(nn.Linear(3, 2).to(gpu))
     free, total = simulated.mem_get_info(gpu)
     assert 0 < free < total
+    simulated.reset_peak_memory_stats(gpu)
+    before = simulated.max_memory_allocated(gpu)
+    torch.empty(1 << 20, dtype=torch.uint8, device=gpu)
+    assert simulated.max_memory_allocated(gpu) == before + (1 << 20)
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         torch.empty(total, device=gpu)
     assert model.weight.cpu().shape == (2, 3)

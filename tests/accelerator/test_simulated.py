@@ -21,6 +21,12 @@ FOLDERS = [
     "packages/headrace/tests/recipes/test_recipe_gpu.py",
     "tests/accelerator",
 ]
+# Libraries and options. Neither CPython nor torch gives back all memory at its end, and none of CPython,
+# torch and Headrace is compiled for ThreadSanitizer, which would report what they synchronize by atomics.
+SANITIZERS = {
+    "address": ("libasan.so", "detect_leaks=0"),
+    "thread": ("libtsan.so", "ignore_noninstrumented_modules=1:die_after_fork=0"),
+}
 PROGRAM = """
 import sys
 import pytest
@@ -53,21 +59,35 @@ def test_the_tests_of_accelerators_with_many_delays() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_tests_of_accelerators_under_address_sanitizer() -> None:
-    libraries = ("libasan.so", "libstdc++.so")
-    found = [subprocess.getoutput(f"g++ -print-file-name={name}") for name in libraries]
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_the_tests_of_accelerators_under_sanitizers(sanitizer: str, tmp_path: Path) -> None:
+    library, options = SANITIZERS[sanitizer]
+    found = [subprocess.getoutput(f"g++ -print-file-name={name}") for name in (library, "libstdc++.so")]
     if not all(map(os.path.isabs, found)):
-        pytest.skip("g++ has no AddressSanitizer here")
+        pytest.skip("g++ has no such sanitizer here")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIMULATED_FLAGS", "-fsanitize=address -fno-omit-frame-pointer -g")
+        patch.setenv("SIMULATED_FLAGS", f"-fsanitize={sanitizer} -fno-omit-frame-pointer -g")
         accelerator.build()  # a compiler can't be started with the library that is preloaded
         env = os.environ | {"HEADRACE_ACCELERATOR": "simulated", "HEADRACE_SEEDS": "20"}
-    # Neither CPython nor torch gives back all memory at its end, and a test causes a segmentation fault.
-    env |= {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    # A test causes a segmentation fault. What is found would be lost in the output that pytest captures.
+    options = f"{options}:handle_segv=0:log_path={tmp_path}/found"
+    env |= {"LD_PRELOAD": " ".join(found), f"{library[3].upper()}SAN_OPTIONS": options}
+    command = [
+        "setarch",
+        "-R",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+    ]
     selected = ["-m", "gpu and not long", str(ROOT / "tests/accelerator")]
     done = subprocess.run([*command, *selected], env=env, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    reports = "".join(path.read_text() for path in tmp_path.glob("found*"))
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:] + reports[:8000]
 
 
 @pytest.mark.long
@@ -79,7 +99,6 @@ def test_threads_use_the_accelerator_under_sanitizers(sanitizer: str, tmp_path: 
         ["g++", *flags, *map(str, sources), "-o", str(program)], capture_output=True
     ).returncode:
         pytest.skip("g++ has no such sanitizer here")
-    # ThreadSanitizer can't have addresses at random.
     done = subprocess.run(["setarch", "-R", str(program)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "0 wrong\n"), done.stderr[-8000:]
 
@@ -95,3 +114,13 @@ def test_the_table_of_rules_is_that_of_the_script() -> None:
 def test_a_test_fails_without_the_rule(rule: hazards.Rule) -> None:
     assert hazards.passes(rule, removed=False)
     assert not hazards.passes(rule, removed=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_benchmark_for_a_gpu_runs(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks/gpu.py", "--quick", "--out", tmp_path]
+    env = os.environ | {"HEADRACE_ACCELERATOR": "simulated"}
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    assert "every part ran" in (tmp_path / "gpu.md").read_text()
