@@ -1,4 +1,5 @@
-// Which way up an image is: EXIF's orientation tag, as Pillow's exif_transpose() and torchcodec follow it.
+// Which way up an image is: EXIF's orientation tag, as Pillow's exif_transpose() and torchcodec
+// follow it.
 #pragma once
 
 #include <string_view>
