@@ -114,13 +114,3 @@ def test_the_table_of_rules_is_that_of_the_script() -> None:
 def test_a_test_fails_without_the_rule(rule: hazards.Rule) -> None:
     assert hazards.passes(rule, removed=False)
     assert not hazards.passes(rule, removed=True)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_the_benchmark_for_a_gpu_runs(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks/gpu.py", "--quick", "--out", tmp_path]
-    env = os.environ | {"HEADRACE_ACCELERATOR": "simulated"}
-    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
-    assert "every part ran" in (tmp_path / "gpu.md").read_text()
