@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.datasets import Made, Rows
 
 BAD = (3, 17)
 
@@ -243,3 +247,43 @@ def test_datasets_of_ours_that_run_as_python_name_the_file(tmp_path: Path) -> No
     loader = headrace.DataLoader(headrace.ImageDataset([path]), num_workers=0, on_error="skip")
     assert list(loader) == []
     assert loader.stats().failures[0].path == str(path)
+
+
+def interrupted_once(index: int) -> float:
+    if index == 9 and not interruptions:
+        interruptions.append(index)
+        signal.raise_signal(signal.SIGINT)
+    return torch.rand(()).item() + index
+
+
+interruptions: list[int] = []
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"batch_size": None}, {"on_error": "skip"}], ids=str)
+def test_a_batch_that_ctrl_c_broke_off_is_made_when_it_is_asked_for_again(options: dict[str, Any]) -> None:
+    """torch's loader goes on with the one after it."""
+    loader = headrace.DataLoader(Made(interrupted_once, 20), **{"batch_size": 4, "num_workers": 0, **options})
+    interruptions.clear()
+    batches = iter(loader)
+    got: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        got.extend(batches)
+    state = loader.state_dict()
+    got.extend(batches)
+    values = torch.cat([torch.as_tensor(batch).reshape(-1) for batch in got])
+    assert values.int().tolist() == list(range(20))
+    if "seed" in options:
+        loader.load_state_dict(state)
+        assert torch.equal(torch.cat(list(loader)), values[8:])
+
+
+def test_ctrl_c_while_a_worker_is_waited_for_loses_nothing() -> None:
+    loader = headrace.DataLoader(Rows(6, 0.3), batch_size=2, num_workers=1, worker_kind="process")
+    batches = iter(loader)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    state = loader.state_dict()
+    assert torch.cat(list(batches)).flatten().tolist() == list(range(6))
+    loader.load_state_dict(state)
+    assert torch.cat(list(loader)).flatten().tolist() == list(range(6))

@@ -41,15 +41,19 @@ class CallerStream(PythonStream):
             self._samples = config.samples
         self._make = guarded.__getitems__ if config.batched else guarded.__getitem__
         self._batches = batches
+        self._interrupted: IndexBatch | None = None  # by Ctrl-C; made if the next batch is asked for
         self._seeding = seeding
         self._pinned = config.pin_memory
 
     def _next(self) -> Any:
-        indices = next(self._batches)
+        indices, self._interrupted = self._interrupted or next(self._batches), None
         self._taken += 1  # those after a batch that fails may be asked for
-        request = Request(indices, self._seeding, self._samples)
         try:
-            made = self._make(request)
+            made = self._make(Request(indices, self._seeding, self._samples))
+        except KeyboardInterrupt:
+            self._interrupted = indices
+            self._taken -= 1
+            raise
         except StopIteration as error:
             raise RuntimeError(STOPPED.format("collate_fn")) from error
         if type(made) is EndOfStream:

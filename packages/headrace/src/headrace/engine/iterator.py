@@ -72,7 +72,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
 
     def __len__(self) -> int:
         if self.length is None:
-            raise TypeError("the sampler of this loader has no len()")
+            raise TypeError("this loader has no len(): neither has its sampler, or its IterableDataset")
         return self.length
 
     def __next__(self) -> Any:
@@ -82,7 +82,6 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                 stream = self._stream
                 ready = len(self._sent) + stream.ready()
                 made, taken_ns, batch = self._next()
-                self._position.receive(made.taken, made.stream)
                 self._received_samples += made.samples
                 if self._reported_length is not None and made.taken > self._reported_length:
                     given = max(made.taken, self._received_samples)
@@ -102,6 +101,8 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                 )
                 if self._transfer.copied_bytes:
                     self._count_copies(made.samples)
+                # Last: after Ctrl-C before this, the loader's state is that before the batch.
+                self._position.receive(made.taken, made.stream)
                 return batch
             finally:
                 self._waits_since = 0.0
