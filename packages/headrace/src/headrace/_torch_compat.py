@@ -125,9 +125,8 @@ def is_followed() -> bool:
 
 
 def makes_tensors_on_cpu() -> bool:
-    """True if the default device is a CPU, and no mode is to see the operators that are left out there.
-    `torch.get_default_device` of torch 2.7 doesn't know the device of `with torch.device(…)`."""
-    return _dispatch_modes() == 0 and torch.empty(0).device.type == "cpu"
+    """True if nothing follows torch's calls, such as a default device, and tensors are made on the CPU."""
+    return not is_followed() and torch.empty(0).device.type == "cpu"
 
 
 def implementations(of: str) -> Any:

@@ -16,6 +16,7 @@ from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F1  # noqa: N812  (torchvision's own name for it)
 
@@ -25,6 +26,7 @@ from support.deferred_images import never_deferred
 from support.jpegs import jpeg
 
 FILE = jpeg(np.random.default_rng(1), "4:2:0", 83, 57)
+TO_FLOATS = v1.Compose([v1.ToTensor(), v1.ConvertImageDtype(torch.float16)])
 REPLACED: list[tuple[Any, str]] = [
     *((torch, name) for name in batches.FUNCTIONS),
     *((torch.Tensor, name) for name in (*batches.METHODS, *tensors.METHODS)),
@@ -127,7 +129,10 @@ def calls(x: torch.Tensor) -> list[torch.Tensor]:
     other = image.new_zeros(2, 3, 200, 200)
     other[0, :, :57, :83] = image
     rows = x.float().contiguous().flatten(1)
-    return [padded, other, torch.stack([image, image]), torch.cat([rows, rows / 2]), F1.hflip(image)]
+    made = F1.normalize(TO_FLOATS(Image.fromarray(x.permute(1, 2, 0).numpy())), [0.5], [0.5])
+    decoded = torch.ops.image.decode_image(torch.frombuffer(bytearray(FILE), dtype=torch.uint8), 0, False)
+    stacked = torch.stack([image, image])
+    return [padded, other, stacked, torch.cat([rows, rows / 2]), F1.hflip(image), made, decoded]
 
 
 @pytest.mark.parametrize("mode", [Functions, Operators])

@@ -201,7 +201,7 @@ def _deferred_zeros(shape: Sequence[Any], kwargs: dict[str, Any], dtype: torch.d
     """Zeros that images may be copied to, or None if it isn't likely that any will be: [images, 3, height,
     width], while as many images are deferred."""
     usual = len(shape) == 4 and all(type(n) is int for n in shape) and kwargs.keys() <= {"dtype", "device"}
-    if not usual or shape[1] != 3 or min(shape) < 1 or _torch_compat.is_followed():
+    if not usual or shape[1] != 3 or min(shape) < 1:
         return None
     device, dtype = kwargs.get("device"), kwargs.get("dtype") or dtype
     on_cpu = device in (None, "cpu") or (isinstance(device, torch.device) and device.type == "cpu")

@@ -92,13 +92,11 @@ def _run(transforms: Sequence[Any], image: Any) -> Any:
 def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch.Tensor, int] | None:
     """The tensor of an image and the place of the first transform after it, or None if not made natively."""
     source = _source_of(image)
-    end, values = (first, None) if source is None else _values_of(transforms, first)
-    if source is None or values is None:
+    if source is None or not makes_tensors_on_cpu():  # torchvision may put what it makes elsewhere
         return None
-    if not makes_tensors_on_cpu():  # torchvision may put what it makes there
-        return None
-    tensor = _tensor_of(source, values.store)
-    if tensor is None:
+    end, values = _values_of(transforms, first)
+    tensor = None if values is None else _tensor_of(source, values.store)
+    if values is None or tensor is None:
         return None
     made.count += 1
     return tensor if values.kind is torch.Tensor else tensor.as_subclass(values.kind), end

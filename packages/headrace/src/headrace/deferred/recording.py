@@ -1,8 +1,7 @@
 """Makes torchvision's transforms record what they would do to a deferred image.
 
-In worker processes these are replaced when they start, and nothing else is looked for or replaced. Nothing
-is replaced if the program has put a function of its own in place of any that this stands for
-(`headrace.transforms.patches`):
+In worker processes these are replaced when they start. Nothing is replaced if the program has put a function
+of its own in place of any that this stands for (`headrace.transforms.patches`):
 
 - `PIL.Image.open` gives deferred images (`headrace.deferred.images`).
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
@@ -11,6 +10,9 @@ is replaced if the program has put a function of its own in place of any that th
 - `GaussianBlur` of v1, which has no such implementation, records when it is called. `RandomResizedCrop` and
   `ColorJitter` of v1 draw the same numbers when they are called, but make fewer tensors of them.
 - The `Compose` of v1 and v2 has native code make the tensor (`headrace.deferred.conversion`).
+- torchvision's kernels for tensors, methods of `torch.Tensor` and functions for image files record as well
+  (`tensors`), as do `torch.stack` and what else makes batches (`batches`), and image processors
+  (`processors`).
 
 Where a transform comes from makes no difference: an attribute of the dataset or of one inside of it, a class
 of the user's, a closure, or a function that a Hugging Face dataset calls.

@@ -427,8 +427,8 @@ def decode(original: Function, *args: Any, always_upright: bool = False, **kwarg
     `always_upright`: turns images as EXIF says. The tensor is deferred if the file is a usual JPEG with three
     channels."""
     given = (*args, True) if always_upright else args
-    usual = len(given) == 3 and not kwargs and _alike(original, always_upright)
-    tensor = _decoded(*given) if usual else None
+    usual = len(given) == 3 and not kwargs and not _torch_compat.is_followed()
+    tensor = _decoded(*given) if usual and _alike(original, always_upright) else None
     return original(*args, **kwargs) if tensor is None else tensor
 
 
