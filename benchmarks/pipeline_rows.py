@@ -369,6 +369,17 @@ def _resize_and_turn(A: Any) -> list[Any]:  # noqa: N803
     return [A.Resize(224, 224), *flips, A.Rotate(30, p=0.5), A.RandomBrightnessContrast(p=0.5)]
 
 
+def _crop_and_change(A: Any) -> list[Any]:  # noqa: N803
+    changes = [A.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), A.GaussianBlur(p=0.3), A.CoarseDropout(p=0.5)]
+    return [*_crop_and_flip(A), *changes]
+
+
+def _read_gray(path: str) -> Any:
+    import cv2
+
+    return cv2.cvtColor(cv2.imread(path, cv2.IMREAD_GRAYSCALE), cv2.COLOR_GRAY2RGB)
+
+
 def _pairs(folder: Path) -> Any:
     """Images with masks, which are cropped and mirrored alike."""
     import albumentations as A  # noqa: N812
@@ -535,6 +546,9 @@ ROWS: tuple[Row, ...] = (
     Row("albumentations, cv2, Resize, flips, Rotate, brightness",
         _albumentations(_by_cv2, _resize_and_turn), 3.0, "albumentations"),
     Row("albumentations, cv2, image and PNG mask", _pairs, 2.5, "albumentations"),
+    Row("albumentations, cv2, crop, ColorJitter, GaussianBlur, CoarseDropout",
+        _albumentations(_by_cv2, _crop_and_change), None, "albumentations"),
+    Row("albumentations, cv2 in gray", _albumentations(_read_gray, _crop_and_flip), None, "albumentations"),
     Row("albumentations after Pillow", _albumentations(_by_pillow, _crop_and_flip), None, "albumentations"),
     Row("Ultralytics, mosaic", _ultralytics, 1.5, "ultralytics", _as_ultralytics),
 )  # fmt: skip

@@ -34,6 +34,39 @@ MOST_OF_IMAGES = 512  # more than a batch holds
 MOST_HELD_NBYTES = 256 << 20
 
 
+class Layout(NamedTuple):
+    """The places of an image's values in memory.
+
+    Attributes:
+        shape: the lengths of the axes.
+        strides: bytes from a value to the next one along each axis.
+        nbytes: bytes of all values.
+        lengths: the height, width and number of channels.
+        distances: bytes from a row, column and channel to the next one.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    nbytes: int
+    lengths: dict[str, int]
+    distances: dict[str, int]
+
+    @classmethod
+    def of(cls, size: tuple[int, int], store: Store, axes: str) -> Layout:
+        """The layout of an image of `size` (width, height)."""
+        item, channels, (width, height) = ITEM_NBYTES[store.dtype], store.channels, size
+        lengths = {"H": height, "W": width, "C": channels}
+        if store.rows_of_pixels:
+            distances = {"H": item * channels * width, "W": item * channels, "C": item}
+        else:
+            distances = {"H": item * width, "W": item, "C": item * width * height}
+        shape, strides = (tuple([of[name] for name in axes]) for of in (lengths, distances))
+        return cls(shape, strides, store.nbytes(size), lengths, distances)
+
+
+_layout_of = lru_cache(maxsize=1024)(Layout.of)
+
+
 class Recipe(NamedTuple):
     """The contents of an array or tensor.
 
@@ -53,44 +86,15 @@ class Recipe(NamedTuple):
     patches: tuple[int, int, int] = (0, 0, 0)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The lengths of the axes."""
-        if self.axes == PATCHES:
-            values = self.store.channels * self.patches[2] * self.patches[0] ** 2
-            return 1, self.nbytes // (values * ITEM_NBYTES[self.store.dtype]), values
-        return tuple(map(self.lengths.__getitem__, self.axes))
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes from a value to the next one along each axis."""
-        if self.axes == PATCHES:
-            item = ITEM_NBYTES[self.store.dtype]
-            return self.nbytes, self.shape[2] * item, item
-        return tuple(map(self.distances.__getitem__, self.axes))
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The height, width and number of channels."""
-        width, height = self.size
-        return {"H": height, "W": width, "C": self.store.channels}
-
-    @property
-    def distances(self) -> dict[str, int]:
-        """Bytes from a row, column and channel to the next one."""
-        item, channels, (width, height) = ITEM_NBYTES[self.store.dtype], self.store.channels, self.size
-        if self.store.rows_of_pixels:
-            return {"H": item * channels * width, "W": item * channels, "C": item}
-        return {"H": item * width, "W": item, "C": item * width * height}
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(width, height) of the image, with the zeros around it."""
-        return self.frame[::-1] if self.frame[0] else self.chain.shown
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all values."""
-        return self.store.nbytes(self.size) * max(1, self.patches[2])
+    def layout(self) -> Layout:
+        """The places of the values in memory."""
+        size = self.frame[::-1] if self.frame[0] else self.chain.shown
+        if self.axes != PATCHES:
+            return _layout_of(size, self.store, self.axes)
+        item, (edge, _, repeats) = ITEM_NBYTES[self.store.dtype], self.patches
+        nbytes, values = self.store.nbytes(size) * repeats, self.store.channels * repeats * edge**2
+        row = values * item
+        return Layout((1, nbytes // row, values), (nbytes, row, item), nbytes, {}, {})
 
     @property
     def is_image(self) -> bool:
@@ -123,14 +127,15 @@ class Recipe(NamedTuple):
         return array
 
     def _array_on(self, buffer: Any) -> npt.NDArray[Any]:
-        return np.ndarray(self.shape, ARRAY_DTYPES[self.store.dtype], buffer, 0, self.strides)
+        layout = self.layout
+        return np.ndarray(layout.shape, ARRAY_DTYPES[self.store.dtype], buffer, 0, layout.strides)
 
     def tensor(self) -> torch.Tensor | None:
         """A new tensor, whose strides tell how its values lie in memory, or None if it can't be made like
         that. Its storage can't be made larger."""
-        memory = self._memory()
+        memory, layout = self._memory(), self.layout
         dtype = TENSOR_DTYPES[self.store.dtype]
-        return None if memory is None else tensor_on(memory, dtype, self.shape, self.strides)
+        return None if memory is None else tensor_on(memory, dtype, layout.shape, layout.strides)
 
     def _memory(self, *, late: bool = True) -> Any:
         """A buffer with the pixels, or None if native code can't make them. It is filled now if it isn't to
@@ -140,7 +145,7 @@ class Recipe(NamedTuple):
         chain = None if min(self.chain.shown) < 2 else self.chain.checked()
         if chain is None:
             return None
-        nbytes, file = self.nbytes, chain.file
+        nbytes, file = self.layout.nbytes, chain.file
         late = late and file.certain and File.held_nbytes <= MOST_HELD_NBYTES
         if late and nbytes <= deferred.MOST_NBYTES:
             recipe = self if chain is self.chain else self._replace(chain=chain)
@@ -168,8 +173,9 @@ class ArrayPiece(deferred.Piece):
     __slots__ = ("of_image", "reader", "recipe", "shape", "stacked", "strides", "used")
 
     def __init__(self, recipe: Recipe, fill: deferred.ImageFill) -> None:
-        super().__init__((fill,), recipe.nbytes)
-        self.recipe, self.shape, self.strides = recipe, recipe.shape, recipe.strides
+        layout = recipe.layout
+        super().__init__((fill,), layout.nbytes)
+        self.recipe, self.shape, self.strides = recipe, layout.shape, layout.strides
         self.used = self.stacked = self.of_image = False
         self.reader: str | None = None
 
@@ -265,7 +271,8 @@ def find(x: Any) -> tuple[ArrayPiece, Recipe] | None:
     shape, offset = tuple(x.shape), address - piece.address
     if offset == 0 and shape == piece.shape and strides == piece.strides:
         return piece, piece.recipe
-    seen = _view(piece.recipe, offset, shape, strides)
+    seen = _transposed(piece.recipe, shape, strides) if offset == 0 else None
+    seen = seen or _view(piece.recipe, offset, shape, strides)
     return None if seen is None else (piece, seen)
 
 
@@ -290,15 +297,25 @@ def address_of(tensor: torch.Tensor) -> int:
         return 0
 
 
+def _transposed(recipe: Recipe, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
+    """The recipe of a view of all values in another order of axes, or None if it is another view."""
+    for axes in AXES[recipe.store.channels > 1 :] if recipe.is_image else ():
+        if (shape, strides) == _layout_of(recipe.chain.shown, recipe.store, axes)[:2]:
+            return recipe._replace(axes=axes)
+    return None
+
+
 def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
     """The recipe of a view whose first value lies `offset` bytes behind the memory's first one, with
     `strides` in bytes, or None if it is no rectangle."""
-    if recipe.axes == PATCHES and offset == 0 and shape == recipe.shape[1:] and strides == recipe.strides[1:]:
-        return recipe
+    layout = recipe.layout
+    if recipe.axes == PATCHES:
+        whole = offset == 0 and shape == layout.shape[1:] and strides == layout.strides[1:]
+        return recipe if whole else None
     axes = _axes_of(recipe, shape, strides) if recipe.is_image else None
     if axes is None:
         return None
-    lengths, distances = recipe.lengths, recipe.distances
+    lengths, distances = layout.lengths, layout.distances
     counts = dict(zip(axes, shape, strict=True))
     mirrored = {name for name, stride in zip(axes, strides, strict=True) if stride < 0 and counts[name] > 1}
     offset -= sum((counts[name] - 1) * distances[name] for name in mirrored)
@@ -326,7 +343,8 @@ def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[i
 def _axes_of(recipe: Recipe, shape: Sequence[int], strides: Sequence[int]) -> str | None:
     """The axes of a view by its strides, one of `AXES`, or None if they are others."""
     single = recipe.store.channels == 1
-    names = {distance: name for name, distance in recipe.distances.items() if name != "C" or not single}
+    distances = recipe.layout.distances.items()
+    names = {distance: name for name, distance in distances if name != "C" or not single}
     axes = ""
     for length, stride in zip(shape, strides, strict=True):
         # The stride of a single channel may be anything.

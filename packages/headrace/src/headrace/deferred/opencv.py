@@ -208,7 +208,8 @@ def by_levels(original: Function) -> Function:
         same = original is not _originals["convertScaleAbs"] or np.array_equal(
             values, original(narrow, *given[0], **given[1]).reshape(256, -1)
         )
-        return values if same and values.shape[1] == (3 if color else 1) else None
+        fits = same and values.shape[1] == (3 if color else 1)
+        return (values, values.tobytes()) if fits else None  # whose hash is computed once
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -221,7 +222,7 @@ def by_levels(original: Function) -> Function:
                 tuple((name, _frozen(each)) for name, each in kwargs.items()),
             )
             values = values_of(recipe.axes == "HWC", *fixed)
-            made = None if values is None else _with_values(recipe, values)
+            made = None if values is None else _with_values(recipe, *values)
             array = None if made is None else made.array()
             if array is not None:
                 return array
@@ -254,13 +255,13 @@ def _are_of_levels(arguments: tuple[Any, ...]) -> bool:
     )
 
 
-def _with_values(recipe: Recipe, values: Any) -> Recipe | None:
-    """The recipe with a table [256, channels] for the array's levels."""
+def _with_values(recipe: Recipe, values: Any, data: bytes) -> Recipe | None:
+    """The recipe with a table [256, channels], and its bytes, for the array's levels."""
     if values.dtype == np.uint8:
         return steps.looked_up(recipe, values)
     if values.dtype != np.float32:
         return None
-    return recipe._replace(store=_store(recipe.store, values.tobytes(), values.shape[1]))
+    return recipe._replace(store=_store(recipe.store, data, values.shape[1]))
 
 
 @functools.lru_cache(maxsize=MAX_TABLES)
