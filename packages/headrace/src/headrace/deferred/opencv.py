@@ -139,10 +139,21 @@ def _file(data: bytes, *, is_png: bool, gray: bool = False) -> File:
     return File(data, size, abi.LUMA if gray else 0, certain=data[:2] == JPEG_SIGNATURE)
 
 
+def _chunks_of(data: bytes) -> list[bytes]:
+    """The names of a PNG's chunks."""
+    names, at = [], len(PNG_SIGNATURE)
+    while at < len(data):
+        names.append(data[at + 4 : at + 8])
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return names
+
+
 def _orientation(data: bytes) -> int:
     """EXIF's orientation as OpenCV reads it, or 0 if that isn't certain."""
+    if data.startswith(PNG_SIGNATURE):
+        return 0 if b"eXIf" in _chunks_of(data) else 1
     if data[:2] != JPEG_SIGNATURE:
-        return 0 if b"eXIf" in data or b"EXIF" in data else 1
+        return 0 if b"EXIF" in data else 1
     segments = segments_of(data)
     exif = [content for marker, content in segments if marker == APP1 and content[:4].lower() == b"exif"]
     if segments[-1][0] != START_OF_SCAN or len(exif) > 1:
