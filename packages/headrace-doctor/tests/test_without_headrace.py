@@ -64,6 +64,7 @@ def test_headrace_is_absent(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_with_torchs_loader_gets_a_verdict(environment: dict[str, str], tmp_path: Path) -> None:
     done = doctor(environment, "run", "--json", tmp_path / "out.json", tmp_path / "train.py")
     assert done.returncode == 0, done.stderr
