@@ -201,12 +201,13 @@ class StreamBuilder:
 
     def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
         """A prefetcher that takes the latest stream's batches to the device and does the rest there."""
-        cast, transform = Cast(config.dtype, config.memory_format), config.batch_transform
+        transform = config.batch_transform
+        as_made = config.dtype is None and config.memory_format is torch.contiguous_format
         steps: list[Step] = []
         if plan.values is not None and plan.values.where == "device":
             steps.append(Postprocess(plan.values))
-        if plan.native is None and not cast.changes_nothing():
-            steps.append(cast)
+        if plan.native is None and not as_made:
+            steps.append(Cast(config.dtype, config.memory_format))
         if not steps and config.device is None and transform is None:
             return STAY
         finish = None if transform is None else BatchTransform(transform, resolve_device(config.device))

@@ -102,7 +102,10 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
+            if getattr(self, name) not in allowed:
+                *others, last = map(repr, allowed)
+                value = getattr(self, name)
+                raise ConfigError(f"{name} ({value!r}) must be {', '.join(others)} or {last}.")
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
         if not isinstance(self.deferred, bool):
@@ -211,12 +214,6 @@ def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
         init(*args, **kwargs)
 
     return checked
-
-
-def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        *others, last = map(repr, allowed)
-        raise ConfigError(f"{name} ({value!r}) must be {', '.join(others)} or {last}.")
 
 
 def _is_int(value: Any) -> bool:

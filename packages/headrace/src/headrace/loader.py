@@ -234,14 +234,12 @@ class DataLoader(TorchDataLoader[T_co]):
             self._batches(config)
 
     def __setattr__(self, attr: str, val: Any) -> None:
-        # As the constructor reads it, so that what is assigned later takes effect at the next epoch.
-        read = READINGS.get(attr)
-        if read is not None:
-            val = read(self, val)
-        if "_own_samplers" in self.__dict__:  # torch refuses some names from now on
-            super().__setattr__(attr, val)
-        else:
+        if "_own_samplers" not in self.__dict__:  # the constructor is at work
             object.__setattr__(self, attr, val)
+            return
+        # Read as by the constructor, so that what is assigned later takes effect at the next epoch.
+        read = READINGS.get(attr)
+        super().__setattr__(attr, val if read is None else read(self, val))
 
     def __iter__(self) -> Any:
         with daemon_threads:
@@ -281,7 +279,8 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(batches, StreamBatches) and progress.resumes:
             builder.end_workers()  # those that stay know nothing of the state to resume from
         plan = builder.plan(config)
-        self._identity = None  # the dataset may have changed
+        if self._identity is not None:  # the dataset may have changed
+            self._identity = None
         self._warn(config, plan, batches)
         by_torch = isinstance(batches, StreamBatches) and self._needs_torch()
         draws = TorchDraws(
@@ -577,8 +576,7 @@ def _pin(given: bool | str) -> bool:
 
 
 def _seed(loader: DataLoader[Any], given: int | None) -> int | None:
-    if "_progress" in vars(loader):
-        loader._progress.seed = given
+    loader._progress.seed = given
     return given
 
 

@@ -19,6 +19,7 @@ Draw = tuple[float, ...]
 Mode = Literal["RGB", "L"]
 
 PRINTED_EPOCHS = 5
+NO_BATCHES = "stages: none measured before the first batch"
 NO_STAGES = (
     "stages: none measured. The calling thread does not time its samples; headrace doctor run SCRIPT does."
 )
@@ -296,7 +297,8 @@ class LoaderStats:
 
     def __str__(self) -> str:
         """Two tables, of stages and of the latest epochs, and a few lines; see docs/stats.md."""
-        lines = [*_stage_table(self.stages), *_epoch_table(self.epochs[-PRINTED_EPOCHS:])]
+        stages = _stage_table(self.stages) or [NO_STAGES if self.batches else NO_BATCHES]
+        lines = [*stages, *_epoch_table(self.epochs[-PRINTED_EPOCHS:])]
         decoders = ", ".join(f"{name} {count:,}" for name, count in self.decoded_by.items() if count)
         lines += [
             f"{self.batches:,} batches, {self.samples:,} samples{decoders and f'; decoded by: {decoders}'}",
@@ -322,7 +324,7 @@ def _stage_table(stages: tuple[StageStats, ...]) -> list[str]:
     """The share is that of the time that making samples takes, a stage's seconds being divided among its
     threads: most of the many that read wait for the storage."""
     if not stages:
-        return [NO_STAGES]
+        return []
     making = [stage for stage in stages if stage.name not in ("collate", "transfer")]
     busy = sum(stage.seconds / stage.threads for stage in making) or 1.0
     lines = [

@@ -240,6 +240,7 @@ def test_the_table() -> None:
 
 def test_a_sentence_takes_the_place_of_a_table_without_stages() -> None:
     loader = headrace.DataLoader(Slow(), batch_size=20, num_workers=0)
+    assert str(loader.stats()).startswith("stages: none measured before the first batch")
     list(loader)
     lines = str(loader.stats()).splitlines()
     assert lines[0].startswith("stages: none measured.")

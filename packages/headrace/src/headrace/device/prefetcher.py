@@ -136,7 +136,7 @@ class DevicePrefetcher:
 
     def close(self) -> None:
         """Waits until no copy reads host memory any more; in a forked process, which can't know, for none."""
-        if os.getpid() != self._pid:
+        if not self._flights or os.getpid() != self._pid:
             return
         for flight in self._flights:
             flight.end.synchronize()

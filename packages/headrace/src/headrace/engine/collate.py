@@ -87,6 +87,7 @@ class ReusingCollate:
             )
             own: dict[Any, Collate] = {torch.Tensor: stack}
             if not _torch_compat.default_collation_changed():
+                own[bool] = numbers(bool, torch.bool, by_torch[int])
                 own[int] = numbers(int, torch.int64, by_torch[int])
                 own[float] = numbers(float, torch.float64, by_torch[float])
                 own[np.ndarray] = arrays(by_torch[np.ndarray], LARGE_NBYTES)

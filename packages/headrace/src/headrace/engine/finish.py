@@ -30,10 +30,6 @@ class Cast:
         """The batch, its images cast."""
         return map_leaves(batch, self._cast)
 
-    def changes_nothing(self) -> bool:
-        """Returns whether nothing was asked for."""
-        return self.dtype is None and self.memory_format is torch.contiguous_format
-
     def _cast(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.ndim == 4:
             return leaf.to(dtype=self.dtype, memory_format=self.memory_format)

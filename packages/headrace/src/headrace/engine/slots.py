@@ -121,11 +121,12 @@ def stacking(
 class LargeTensors:
     """Memory of the large tensors of batches, used again for those of later batches; see `Slots`."""
 
+    _batch = threading.local()  # several threads make batches at the same time
+
     def __init__(self, *, pinned: bool, keep: int) -> None:
         self._pinned = pinned
         self._keep = keep
         self._slots: dict[int, Slots] = {}  # by the number of the large tensor in its batch
-        self._batch = threading.local()  # several threads make batches at the same time
 
     def begin_batch(self) -> None:
         """Starts another batch, which gets all that this thread takes from now on."""

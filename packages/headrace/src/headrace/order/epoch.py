@@ -48,11 +48,11 @@ class EpochStart:
 
     @cached_property
     def _drawn(self) -> int:
-        return draw_seed(None) if self.draws_order else 0
+        return draw_seed(None)
 
     def draw_order(self) -> Key:
         """(seed, epoch) that the order depends on; the first call draws as torch's `RandomSampler` does."""
-        drawn = self._drawn
+        drawn = self._drawn if self.draws_order else 0
         return self.order or (drawn, 0)
 
 

@@ -55,7 +55,7 @@ class Epoch:
         return self.batches.reached(self.start.position, self.position.batches)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class TorchDraws:
     """The random numbers that torch's loader would draw at the start of an epoch, and their generators:
     whatever draws from the same generators next gets what it would get there."""

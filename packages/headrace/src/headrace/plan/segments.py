@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -214,7 +215,7 @@ class Plan:
 
     def find(self, kind: type[S]) -> S | None:
         """The segment of that class, if the plan has one."""
-        for segment in self.segments:  # asked for a dozen times an epoch: next() of a generator takes longer
+        for segment in self.segments:
             if isinstance(segment, kind):
                 return segment
         return None
@@ -223,17 +224,17 @@ class Plan:
         """All steps in order, each with the place where it runs."""
         return [(segment.where, step) for segment in self.segments for step in segment.steps]
 
-    @property
+    @cached_property
     def native(self) -> NativeSegment | None:
         """The segment that writes whole batches natively, if there is one."""
         return self.find(NativeSegment)
 
-    @property
+    @cached_property
     def gather(self) -> GatherSegment | None:
         """The gather from memory, if batches are made by one."""
         return self.find(GatherSegment)
 
-    @property
+    @cached_property
     def values(self) -> ValueSegment | None:
         """The segment that computes the values of whole batches, or None."""
         return self.find(ValueSegment)

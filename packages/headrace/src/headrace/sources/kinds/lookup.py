@@ -36,14 +36,15 @@ def register(kinds: tuple[type[Kind], ...]) -> None:
 def read_dataset(dataset: Any) -> Reading:
     """Returns what native code can do for `dataset`. Reads its attributes and none of its samples."""
     cls = type(dataset)
-    if cls not in _refused:
+    refused = _refused.get(cls)
+    if refused is None:
         for base in cls.__mro__:
             kind = _kind_of(base)
             if kind is not None:
                 return kind.read(dataset) if base is cls else _refuse_subclass(cls, base)
         reason = STREAMED if issubclass(cls, IterableDataset) else OTHER_CLASS
-        _refused[cls] = Refusal(located(describe_callable(cls), cls), reason)
-    return _refused[cls]
+        refused = _refused[cls] = Refusal(located(describe_callable(cls), cls), reason)
+    return refused
 
 
 def _kind_of(cls: type) -> type[Kind] | None:
