@@ -333,8 +333,6 @@ HR_API int32_t hr_deferred_state(const void* memory);
 HR_API void* hr_deferred_context(const void* memory);
 HR_API void hr_deferred_give_back(void* memory);
 HR_API void hr_deferred_count(hr_deferred_counts* counts);
-/* An hr_fill: copies `size` bytes from `context`. */
-HR_API int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size);
 
 /* What hr_fill_image() makes an image of. */
 typedef struct hr_image_fill {

@@ -500,11 +500,6 @@ void hr_deferred_give_back(void* memory) { headrace::deferred::give_back(memory)
 
 void hr_deferred_count(hr_deferred_counts* counts) { headrace::deferred::read_counts(counts); }
 
-int32_t hr_fill_copy(void* context, uint8_t* out, uint64_t size) {
-  std::memcpy(out, context, size);
-  return HR_OK;
-}
-
 int32_t hr_image_fill_check(const hr_image_fill* image) {
   return guarded([&]() -> int32_t {
     hr_render_job job = image->job;

@@ -127,6 +127,14 @@ def changes_counted(images: Images) -> Any:
     return batch._version, view._version
 
 
+def with_gradients(images: Images) -> Any:
+    batch = torch.zeros(len(images), 3, *largest(images))
+    image = images[0].float().requires_grad_()
+    batch[0, :, : image.shape[1], : image.shape[2]] = image
+    made = batch, torch.stack([image]), image / 2, image.to(torch.float64)
+    return [each.requires_grad for each in made], [each.detach() for each in made]
+
+
 def in_inference_mode(images: Images) -> Any:
     with torch.inference_mode():
         batch = torch.zeros(len(images), 3, *largest(images))
@@ -219,7 +227,7 @@ WAYS: tuple[Callable[[Images], Any], ...] = (
     *(copied, nested, assigned, padded_each, padded_by_torch, on_all_sides, some_of_them, into_the_middle),
     *(one_over_another, changed_afterwards, changed_between, two_channels, in_doubles, computed_of),
     *(traced, with_a_shape_that_changes, beyond_its_rows, of_batched_tensors, of_their_own_type),
-    *(compiled, functions_again, changed_stacks, changes_counted, in_inference_mode),
+    *(compiled, functions_again, changed_stacks, changes_counted, in_inference_mode, with_gradients),
 )
 
 

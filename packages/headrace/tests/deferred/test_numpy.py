@@ -303,6 +303,31 @@ def test_what_most_datasets_do_leaves_a_deferred_tensor(name: str) -> None:
     assert same(ours, theirs)
 
 
+def test_the_default_dtype_counts() -> None:
+    late, ordinary = (F1.pil_to_tensor(image) for image in pair("RGB"))
+    usual = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float16):
+            torch.set_default_dtype(dtype)
+            assert same(late / 255, ordinary / 255)
+    finally:
+        torch.set_default_dtype(usual)
+
+
+UNCHANGING: tuple[Callable[[Any], Any], ...] = (
+    *(lambda x: F2.to_dtype(x, x.dtype), lambda x: x.to(x.dtype), lambda x: x.long(), lambda x: x.float()),
+    *(lambda x: F2.resize(x, list(x.shape[1:])), lambda x: x.contiguous(), lambda x: x.to("cpu")),
+    lambda x: F1.convert_image_dtype(x, x.dtype),
+)
+
+
+def test_steps_that_change_nothing_give_the_tensor_itself() -> None:
+    ours, theirs = (F1.pil_to_tensor(image) for image in pair("RGB"))
+    for convert in (lambda x: x, lambda x: x.float().contiguous(), lambda x: x.long()):
+        both = [[step(x) is x for step in UNCHANGING] for x in map(convert, (ours, theirs))]
+        assert both[0] == both[1]
+
+
 def test_methods_give_subclasses_as_torchs_own_do() -> None:
     class Own(torch.Tensor):
         pass

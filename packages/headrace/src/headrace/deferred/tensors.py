@@ -86,8 +86,6 @@ def recorded(original: Function, step: Step, inpt: Any, *args: Any, **kwargs: An
         recipe = None
     if recipe is None or recipe.axes != "CHW" or recipe.store.channels != (1 if masks else 3):
         return original(inpt, *args, **kwargs)
-    if recipe.chain.mode == "P":  # whose steps would be taken to be of colors
-        recipe = recipe._replace(chain=recipe.chain._replace(mode="L"))
     dense = image.is_contiguous() or image.permute(1, 2, 0).is_contiguous()
     try:
         after = step(original, recipe, dense, *args, **kwargs)
