@@ -220,7 +220,7 @@ def replace_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
 
 class Replacement:
     """A function in place of one of torch's, and equal to it: a table of functions, of the program's or of
-    torch's, that has one has the other. It is bound, copied and pickled as torch's own, which is called
+    torch's, that has one has the other. It is copied and pickled as torch's own, which is called
     instead if a `TorchFunctionMode` is to see it.
 
     Args:
@@ -236,9 +236,6 @@ class Replacement:
         called = self._original if has_torch_function(_NO_TENSOR) else self._function
         return called(*args, **kwargs)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
     def __eq__(self, other: object) -> bool:
         return other is self or other is self._original
 
@@ -253,6 +250,13 @@ class Replacement:
 
     def __reduce__(self) -> Any:
         return self._original.__reduce__()
+
+
+class _MethodReplacement(Replacement):
+    """The same of a method, which is bound; functions of torch never are."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
 
 
 def replace_function(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
@@ -275,7 +279,7 @@ def replace_method(name: str, function: Callable[..., Any]) -> Callable[[], None
     original = getattr(torch.Tensor, name, None)
     if not isinstance(original, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return None
-    return replace_attribute(torch.Tensor, name, Replacement(original, function))
+    return replace_attribute(torch.Tensor, name, _MethodReplacement(original, function))
 
 
 def find_image_op(name: str) -> Any:

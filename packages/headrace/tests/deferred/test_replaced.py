@@ -7,6 +7,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import MethodType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,8 @@ def test_a_function_is_equal_to_torchs(owner: Any, name: str) -> None:
     assert (now in {torchs: 1}, torchs in {now: 1}) == (True, True)
     assert (repr(now), now.__name__, now.__doc__) == (repr(torchs), torchs.__name__, torchs.__doc__)
     assert pickle.loads(pickle.dumps(now)) == copy.deepcopy(now) == torchs
+    own = type("Own", (), {name: now})()  # a class that keeps a function of torch has it unbound
+    assert isinstance(getattr(own, name), MethodType) == (owner is torch.Tensor)
 
 
 def test_what_the_program_replaces_later_stays() -> None:
