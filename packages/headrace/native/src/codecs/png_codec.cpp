@@ -26,6 +26,32 @@ void undo_up(uint8_t* row, const uint8_t* above, size_t count) {
   for (size_t i = 0; i < count; ++i) row[i] = static_cast<uint8_t>(row[i] + above[i]);
 }
 
+int paeth_of(int value, int left, int up, int corner) {
+  const int to_left = std::abs(up - corner), to_up = std::abs(left - corner);
+  const int to_corner = std::abs(left + up - 2 * corner);
+  const int other = to_up <= to_corner ? up : corner;
+  const int nearest = to_left <= to_up && to_left <= to_corner ? left : other;
+  return (value + nearest) & 0xFF;
+}
+
+// Two rows of single bytes, the lower one a pixel behind: a pixel waits for the one before it, and
+// so a row alone leaves the processor waiting.
+void undo_two_paeth(uint8_t* row, uint8_t* below, const uint8_t* above, size_t count) {
+  int left = 0, corner = 0, below_left = 0, below_corner = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int before = left;
+    left = paeth_of(row[i], before, above[i], corner);
+    corner = above[i];
+    row[i] = static_cast<uint8_t>(left);
+    if (i == 0) continue;
+    below_left = paeth_of(below[i - 1], below_left, before, below_corner);
+    below_corner = before;
+    below[i - 1] = static_cast<uint8_t>(below_left);
+  }
+  const int last = paeth_of(below[count - 1], below_left, left, below_corner);
+  below[count - 1] = static_cast<uint8_t>(last);
+}
+
 // The three that look at the pixel to the left, of kBytes bytes: those are kept in registers.
 template <int kBytes>
 struct Unfilter {
@@ -53,13 +79,8 @@ struct Unfilter {
     int left[kBytes] = {}, corner[kBytes] = {};
     for (size_t i = 0; i + kBytes <= count; i += kBytes) {
       for (int k = 0; k < kBytes; ++k) {
-        const int up = above[i + k];
-        const int to_left = std::abs(up - corner[k]), to_up = std::abs(left[k] - corner[k]);
-        const int to_corner = std::abs(left[k] + up - 2 * corner[k]);
-        const int other = to_up <= to_corner ? up : corner[k];
-        const int nearest = to_left <= to_up && to_left <= to_corner ? left[k] : other;
-        left[k] = (row[i + k] + nearest) & 0xFF;
-        corner[k] = up;
+        left[k] = paeth_of(row[i + k], left[k], above[i + k], corner[k]);
+        corner[k] = above[i + k];
         row[i + k] = static_cast<uint8_t>(left[k]);
       }
     }
@@ -212,11 +233,20 @@ Code ImageData::open(const uint8_t* data, const png::Header& header, uint8_t* to
 
 void ImageData::unfilter(int first, int count, size_t bytes) {
   const Run run = unfilter_for(pixel_);
-  for (int y = needed_from(first); y < first + count; ++y) {
+  const auto take = [&](int y) {
     const size_t at = static_cast<size_t>(y) * stride_;
-    uint8_t* const to = rows_ + at + 1;
-    if (filtered_ != rows_) std::memcpy(to - 1, filtered_ + at, bytes + 1);
-    run(to[-1], to, to - stride_, bytes);
+    if (filtered_ != rows_) std::memcpy(rows_ + at, filtered_ + at, bytes + 1);
+    return rows_ + at + 1;
+  };
+  const auto is_paeth = [&](int y) {
+    return y < first + count && filtered_[static_cast<size_t>(y) * stride_] == kPaeth;
+  };
+  for (int y = needed_from(first); y < first + count; ++y) {
+    uint8_t* const to = take(y);
+    if (pixel_ == 1 && is_paeth(y) && is_paeth(y + 1))
+      undo_two_paeth(to, take(++y), to - stride_, bytes);
+    else
+      run(to[-1], to, to - stride_, bytes);
   }
 }
 
