@@ -31,7 +31,9 @@ COUNT = 320  # images for training; a quarter as many for validation
 SECONDS = 400  # of one run
 HOOKS = "import torch\ntorch.nn.modules.module.register_module_forward_pre_hook(lambda *_: None)\n"
 # What differs from run to run: runtimes and rates.
-VARYING = re.compile(r"'\w*(runtime|per_second)': '?[\d.]+'?|\d[\d.]*(±[\d.]+)? ?[KMG]?(it/s|B/s|ms|s\b)")
+VARYING = re.compile(
+    r"'\w*(runtime|per_second)': '?[\d.]+'?|\d[\d.]*(±[\d.]+)? ?[KMG]?(s/it|it/s|B/s|ms|hours|s\b)"
+)
 DECIMALS = re.compile(r"-?\d+\.\d+(e[-+]\d+)?")
 
 
