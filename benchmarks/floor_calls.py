@@ -18,6 +18,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 import headrace.order
+from floor_rows import Numbers
 
 FILES = 40
 SAMPLES = 1_000_000
@@ -104,6 +105,20 @@ def weighted(_: Path) -> Made:
     return order(headrace.order.Weighted(weights), WeightedRandomSampler(weights, SAMPLES))
 
 
+def first_batches(_folder: Path, *, new_loaders: bool) -> Made:
+    """The first of three batches of numbers in the calling thread, by one loader or by new ones."""
+    makes = [
+        partial(kind, Numbers(96), batch_size=32, num_workers=0)
+        for kind in (headrace.DataLoader, torch.utils.data.DataLoader)
+    ]
+    kept = [make() for make in makes]
+
+    def first(which: int, _: int) -> Any:
+        return next(iter(makes[which]() if new_loaders else kept[which]))
+
+    return partial(first, 0), partial(first, 1), list(range(200))
+
+
 CALLS = (
     Call("decode_image of a tensor", decoded),
     Call("decode_image of a path", partial(decoded, as_tensor=False)),
@@ -116,4 +131,6 @@ CALLS = (
     Call("order.Sequential", sequential),
     Call("order.Shuffled", shuffled, same=False),
     Call("order.Weighted", weighted, same=False),
+    Call("first of 3 batches of numbers", partial(first_batches, new_loaders=False)),
+    Call("first of 3 batches of numbers, new loaders", partial(first_batches, new_loaders=True)),
 )
