@@ -103,10 +103,10 @@ def input_bound() -> Diagnosis:
         causes=(
             Cause(
                 "decode",
-                "4 workers decode 431 images/s, and the step takes 1,306: it waits for 68 % of its time.",
+                "4 workers decode 431 images/s, and the step takes 1,306: it waits for 68% of its time.",
                 (
-                    "decode takes 71 % of a worker's time: 6,120 of 8,610 stack samples",
-                    "the workers compute all the time: they wait for reads for 3 % of it",
+                    "decode takes 71% of a worker's time: 6,120 of 8,610 stack samples",
+                    "the workers compute all the time: they wait for reads for 3% of it",
                     "images have 2,480 × 1,650 pixels at the median; 224 × 224 are used",
                 ),
                 cost=0.68,
@@ -187,7 +187,7 @@ def input_bound() -> Diagnosis:
         usage=usage,
         watching=0.0043,
         notes=(
-            "Reads were served from the page cache for 96 % of the bytes: a first epoch may be slower.",
+            "Reads were served from the page cache for 96% of the bytes: a first epoch may be slower.",
             "perf_event_open is not permitted here, so cache misses were not counted.",
         ),
     )
@@ -203,8 +203,8 @@ def healthy() -> Diagnosis:
         causes=(
             Cause(
                 "healthy",
-                "The loader makes 2.9 times what the step takes; it waits for 0.2 % of its time.",
-                ("actual is within 1 % of demand",),
+                "The loader makes 2.9 times what the step takes; it waits for 0.2% of its time.",
+                ("actual is within 1% of demand",),
                 0.0,
             ),
         ),

@@ -198,7 +198,7 @@ def test_what_is_being_measured_is_printed_only_where_it_was_asked_for(
         == [
             "measuring the device during the step",
             "measuring the script as it is",
-            "measuring the loader alone, with num_workers=6",
+            "measuring the loader with num_workers=6",
         ]
         * verbose
     )

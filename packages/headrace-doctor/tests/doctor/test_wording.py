@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from headrace_doctor.doctor.records import Advice, Cause
+from headrace_doctor.doctor.records import Advice, Cause, StageCost
+from headrace_doctor.doctor.remedies import described
 from headrace_doctor.doctor.wording import certainty, figure, gain, percent, plain, tally, times
 
 
@@ -32,7 +33,7 @@ def test_figure(value: float, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "told"),
-    [(0.0, "0 %"), (0.0004, "<0.1 %"), (0.0123, "1.2 %"), (0.0196, "2 %"), (0.684, "68 %"), (1.0, "100 %")],
+    [(0.0, "0%"), (0.0004, "<0.1%"), (0.0123, "1.2%"), (0.0196, "2%"), (0.684, "68%"), (1.0, "100%")],
 )
 def test_percent(share: float, told: str) -> None:
     assert percent(share) == told
@@ -70,7 +71,20 @@ def test_tally() -> None:
 
 
 def test_certainty() -> None:
-    costs = "it costs 68 % of the training's time"
-    assert certainty(Cause("decode", "", (), 0.684, 0.24)) == f"{costs}, 24 % ahead of the next cause"
+    costs = "it costs 68% of the training's time"
+    assert certainty(Cause("decode", "", (), 0.684, 0.24)) == f"{costs}, 24% ahead of the next cause"
     assert certainty(Cause("decode", "", (), 0.684)) == costs
     assert certainty(Cause("healthy", "", (), 0.5)) == ""
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.4, "collating (its busiest line: train.py:9)"),
+        (0.6, "collating at train.py:9, which loops in Python: rows.append(row)"),
+    ],
+)
+def test_a_stage_comes_with_the_busiest_line(share: float, text: str) -> None:
+    line = "train.py:9 pad: rows.append(row)"
+    assert described(StageCost("collate", "collate", "worker", 0.1, 0, 10, 9, line, share)) == text
+    assert described(StageCost("collate", "collate", "worker", 0.1, 0, 10, 9)) == "collating"

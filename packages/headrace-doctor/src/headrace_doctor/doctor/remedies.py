@@ -140,9 +140,9 @@ def action_of(stage: StageCost) -> Action | None:
 def described(stage: StageCost) -> str:
     """The stage in words, with the user's line if it holds most of the stage's time, and what that does."""
     name = NAMES.get(stage.name)
-    if stage.line_share < LINE_THAT_MATTERS:
-        return name or stage.name
     where, text = place_and_text(stage.line)
+    if stage.line_share < LINE_THAT_MATTERS:
+        return f"{name} (its busiest line: {where})" if name and where else name or stage.name
     action = action_of(stage)
     does = f", which {action.does}" if action else ""
     return f"{name or stage.name.partition(' (')[0]} at {where}{does}: {text}"

@@ -59,7 +59,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.causes[1:]:
         _heading(console, "Other causes")
     for cause in diagnosis.causes[1:]:
-        console.print(_text(f"  {title(cause)}: {cause.sentence}", "bold"))
+        _rows(console, [("  ", f"{title(cause)}: {cause.sentence}")], "bold")
         _rows(console, [("    · ", line) for line in (*cause.evidence, certainty(cause)) if line])
     if diagnosis.advice[1:]:
         _heading(console, "What else could be changed")
@@ -93,12 +93,12 @@ def _heading(console: Console, heading: str) -> None:
     console.print(_text(heading, "bold"))
 
 
-def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+def _rows(console: Console, rows: Iterable[tuple[str, str]], style: str = "") -> None:
     """Lines with a lead, wrapped beside it."""
     for lead, text in rows:
         grid = Table.grid()
         grid.add_column(no_wrap=True)
-        grid.add_row(Text(lead), _text(text))
+        grid.add_row(Text(lead, style), _text(text, style))
         console.print(grid)
 
 
@@ -115,7 +115,7 @@ def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 
 def _print_advice(console: Console, lead: str, advice: Advice) -> None:
-    console.print(_text(lead + advice.summary, "bold"))
+    _rows(console, [(lead, advice.summary)], "bold")
     console.print(_text(" " * len(lead) + gain(advice), "cyan"))
     for line in advice.diff:  # code, to be copied: never wrapped
         console.print(_text(f"    {line}", DIFF_STYLES.get(line[:1], "dim")), soft_wrap=True)
@@ -148,7 +148,7 @@ def _print_rates(console: Console, diagnosis: Diagnosis) -> None:
     _heading(console, "How it was measured")
     most = max(rate.samples_per_second for rate in diagnosis.rates)
     least = min(rate.samples_per_second for rate in diagnosis.rates[:3])
-    table = _table("", "", "samples/s", "95 % range")
+    table = _table("", "", "samples/s", "95% range")
     for rate in diagnosis.rates:
         name = _text(f"  {measured(rate.name)}")
         value = rate.samples_per_second

@@ -259,7 +259,7 @@ def without_a_stage(
     supply = max(costs.supply * (1 - share), others)
     after = replace(costs, supply=supply, supply_cpu=costs.supply_cpu * (1 - of_cpu))
     seconds = duration(stage.seconds_per_sample)
-    by = f"{stage.evidence} stack samples; it waits for {stage.waiting:.0%} of that time"
+    by = f"seen in {stage.evidence} stack samples, {stage.waiting:.0%} of them waiting"
     sent = f" {case.loader.most_bytes or 'batches'}" if verdict.kind == "transfer" else ""
     change, *lines = remedy_for(stage, verdict.remedy)
     # A change that showed no gain beside other processes may help without them.

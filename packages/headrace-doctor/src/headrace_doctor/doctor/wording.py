@@ -20,6 +20,7 @@ PHASES = {
     PARTS: "the parts of the step",
     "profile": "the device during the step",
     SUPPLY: "the loader alone",
+    f"{SUPPLY} headrace": "Headrace's loader",
     LOOP: "the loader of the loop",
 }
 FAR = 3.0  # times what is expected: a bound above it tells nothing
@@ -53,10 +54,10 @@ def figure(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """0.31 as "31 %"; below 2 % with one digit after the point."""
+    """0.31 as "31%"; below 2% with one digit after the point."""
     if 0 < share < 0.0005:
-        return "<0.1 %"
-    return f"{100 * share:.1f} %" if 0 < share < 0.0195 else f"{100 * share:.0f} %"
+        return "<0.1%"
+    return f"{share:.1%}" if 0 < share < 0.0195 else f"{share:.0%}"
 
 
 def title(cause: Cause) -> str:
@@ -85,11 +86,13 @@ def times(factor: float) -> str:
 
 def measured(phase: str) -> str:
     """The name of a phase of the examination for readers, or "" if it isn't for them."""
+    if phase in PHASES:
+        return PHASES[phase]
     kind, _, settings = phase.partition(" ")
-    text = PHASES.get(kind, "")
-    if not text or not settings:
-        return text
-    return f"{text} at {settings}" if kind == LOOP else f"{text}, with {settings}"
+    text = PHASES.get(kind)
+    if text is None:
+        return ""
+    return f"{text} at {settings}" if kind == LOOP else f"{text.removesuffix(' alone')} with {settings}"
 
 
 def gain(advice: Advice) -> str:
