@@ -37,8 +37,8 @@ Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | Iterable
 # A worker's end shows at once, except where a process that it forked holds its files: then by asking.
 WATCH_SECONDS = 1.0
 FOREIGN = (
-    "this iterator's worker processes belong to the process that was forked; start another epoch here with"
-    " iter(loader)."
+    "this iterator's worker processes belong to the parent process, from which this one was forked; start"
+    " another epoch here with iter(loader)."
 )
 
 
@@ -509,7 +509,8 @@ class WorkerPool:
             stream = self._stream_state(worker, death) if self.config.streamed else None
             error = self._deaths.add(death, self.config.dataset)
             if self.config.streamed and error is not None:
-                raise RuntimeError(f"DataLoader worker {death.describe(None)}, for the second time")
+                what = f"DataLoader worker {death.describe(None)}, for the second time"
+                raise RuntimeError(f"{what}, so it isn't replaced. If memory runs out, use fewer workers.")
             self.progress[number].done()
             other = self._start(number, stream=stream)
         except Exception as lost:
