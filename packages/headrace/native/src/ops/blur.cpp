@@ -202,7 +202,7 @@ Code Blur::pillow_gaussian(const ImageView& source, double radius_x, double radi
                       box_radius(static_cast<float>(radius_y), kPasses), kPasses, out);
 }
 
-template <typename Value, typename Row, typename Column>
+template <typename Value, typename Scratch, typename Row, typename Column>
 Code Blur::filter(const ImageView& source, int size_x, int size_y, const Row& row,
                   const Column& column, const ImageView& out) {
   constexpr size_t kVector = 16;  // values that may be written past a row
@@ -210,11 +210,12 @@ Code Blur::filter(const ImageView& source, int size_x, int size_y, const Row& ro
   const size_t values = size_t{4} * static_cast<size_t>(width);
   const size_t padded_size = values + size_t{8} * static_cast<size_t>(reach);
   const auto ring = static_cast<size_t>(size_y);
-  uint8_t* memory = rows_.reserve(values * sizeof(uint32_t) + ring * sizeof(Value*) +
-                                  ring * (values + kVector) * sizeof(Value) + padded_size);
+  uint8_t* memory =
+      rows_.reserve((padded_size + kVector) * sizeof(Scratch) + ring * sizeof(Value*) +
+                    ring * (values + kVector) * sizeof(Value) + padded_size);
   if (memory == nullptr) return Code::kOutOfMemory;
-  auto* const scratch = reinterpret_cast<uint32_t*>(memory);
-  auto* const rows = reinterpret_cast<const Value**>(scratch + values);
+  auto* const scratch = reinterpret_cast<Scratch*>(memory);
+  auto* const rows = reinterpret_cast<const Value**>(scratch + padded_size + kVector);
   auto* const kept = reinterpret_cast<Value*>(rows + ring);
   uint8_t* const padded = reinterpret_cast<uint8_t*>(kept + ring * (values + kVector));
   const auto at = [&](int y) { return kept + static_cast<size_t>(y) % ring * (values + kVector); };
@@ -228,7 +229,7 @@ Code Blur::filter(const ImageView& source, int size_x, int size_y, const Row& ro
         to[reach - i] = from[padded_index(-i, width, PaddingMode::kReflect)];
         to[reach + width - 1 + i] = from[padded_index(width - 1 + i, width, PaddingMode::kReflect)];
       }
-      row(padded, at(done));
+      row(padded, scratch, at(done));
     }
     for (int k = 0; k < size_y; ++k)
       rows[k] = at(padded_index(y - size_y / 2 + k, height, PaddingMode::kReflect));
@@ -240,9 +241,9 @@ Code Blur::filter(const ImageView& source, int size_x, int size_y, const Row& ro
 Code Blur::opencv(const ImageView& source, const uint16_t* weights_x, int size_x,
                   const uint16_t* weights_y, int size_y, const ImageView& out) {
   const Loops& loops = active_loops();
-  return filter<uint16_t>(
+  return filter<uint16_t, uint32_t>(
       source, size_x, size_y,
-      [&](const uint8_t* padded, uint16_t* kept) {
+      [&](const uint8_t* padded, uint32_t*, uint16_t* kept) {
         loops.opencv_blur_row(padded, weights_x, size_x, source.width, kept);
       },
       [&](const uint16_t* const* rows, uint32_t* sums, uint8_t* to) {
@@ -254,12 +255,12 @@ Code Blur::opencv(const ImageView& source, const uint16_t* weights_x, int size_x
 Code Blur::opencv_filter(const ImageView& source, const OpencvFilter& x, const OpencvFilter& y,
                          const ImageView& out) {
   const Loops& loops = active_loops();
-  return filter<float>(
+  return filter<float, float>(
       source, x.size, y.size,
-      [&](const uint8_t* padded, float* kept) {
-        loops.opencv_filter_row(padded, x, source.width, kept);
+      [&](const uint8_t* padded, float* levels, float* kept) {
+        loops.opencv_filter_row(padded, x, source.width, levels, kept);
       },
-      [&](const float* const* rows, uint32_t*, uint8_t* to) {
+      [&](const float* const* rows, float*, uint8_t* to) {
         loops.opencv_filter_column(rows, y, source.width, to);
       },
       out);

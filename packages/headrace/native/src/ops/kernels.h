@@ -183,8 +183,9 @@ class Blur {
                      const ImageView& out);
 
  private:
-  // row(padded, kept), and column(rows, scratch, out), which has 4 bytes for each value.
-  template <typename Value, typename Row, typename Column>
+  // row(padded, scratch, kept) and column(rows, scratch, out). The scratch, of 4 bytes for each of
+  // the padded values, has room for one vector more.
+  template <typename Value, typename Scratch, typename Row, typename Column>
   Code filter(const ImageView& source, int size_x, int size_y, const Row& row, const Column& column,
               const ImageView& out);
   struct Rings;

@@ -99,9 +99,9 @@ struct Loops {
   void (*opencv_blur_column)(const uint16_t* const* rows, const uint16_t* weights, int size,
                              int width, uint32_t* sums, uint8_t* out);
   // The same in float32, with chains of fused multiply-adds but for the last values of a row.
-  // `padded`, and rows of floats, have room for one vector more.
+  // Rows of floats have room for one vector more; `levels` is memory for `padded` as floats.
   void (*opencv_filter_row)(const uint8_t* padded, const OpencvFilter& filter, int width,
-                            float* out);
+                            float* levels, float* out);
   void (*opencv_filter_column)(const float* const* rows, const OpencvFilter& filter, int width,
                                uint8_t* out);
 };

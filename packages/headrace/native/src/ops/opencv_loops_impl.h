@@ -236,20 +236,39 @@ struct FilterSum {
   }
 };
 
+// So many sums at once keep the processor busy: each waits for its last product.
+constexpr int kSums = 4;
+
 // One tap after the other.
-void opencv_filter_row(const uint8_t* padded, const OpencvFilter& filter, int width, float* out) {
+void opencv_filter_row(const uint8_t* padded, const OpencvFilter& filter, int width,
+                       float* __restrict levels, float* out) {
   const Fusing fusing(filter.values, width, 32);
-  for (int i = 0; i < 4 * width; i += kLanes) {
+  for (int i = 0; i < 4 * (width + filter.size - 1); ++i) levels[i] = padded[i];
+  int i = 0;
+  for (; i + kSums * kLanes <= 4 * width && fusing.all(i + (kSums - 1) * kLanes);
+       i += kSums * kLanes) {
+    Floats sums[kSums] = {};
+    for (int k = 0; k < filter.size; ++k)
+      for (int j = 0; j < kSums; ++j)
+        sums[j] = fused(load_floats(levels + i + j * kLanes + 4 * k), all(filter.weights[k]),
+                        sums[j]);
+    std::memcpy(out + i, sums, sizeof sums);
+  }
+  for (; i < 4 * width; i += kLanes) {
     const bool is_fused = fusing.all(i);
     FilterSum sum;
-    for (int k = 0; k < filter.size; ++k) {
-      uint8_t __attribute__((vector_size(kLanes))) levels;
-      std::memcpy(&levels, padded + i + 4 * k, sizeof levels);
-      sum.add(__builtin_convertvector(levels, Floats), filter.weights[k], is_fused);
-    }
+    for (int k = 0; k < filter.size; ++k)
+      sum.add(load_floats(levels + i + 4 * k), filter.weights[k], is_fused);
     const Floats total = sum.total(fusing, i, is_fused);
     std::memcpy(out + i, &total, kVectorBytes);
   }
+}
+
+inline void store_rounded(Floats sum, int count, uint8_t* out) {
+  const Ints rounded = smaller(rounded_to_even(sum), Ints{} + 255);
+  const auto levels =
+      __builtin_convertvector(rounded, uint8_t __attribute__((vector_size(kLanes))));
+  std::memcpy(out, &levels, static_cast<size_t>(std::min(kLanes, count)));
 }
 
 // The middle first, then pairs of rows.
@@ -257,17 +276,25 @@ void opencv_filter_column(const float* const* rows, const OpencvFilter& filter, 
                           uint8_t* out) {
   const Fusing fusing(filter.values, width, 4);
   const int middle = filter.size / 2;
-  for (int i = 0; i < 4 * width; i += kLanes) {
+  const auto pair = [=](int k, int i) {
+    return load_floats(rows[middle - k] + i) + load_floats(rows[middle + k] + i);
+  };
+  int i = 0;
+  for (; i + kSums * kLanes <= 4 * width && fusing.all(i + (kSums - 1) * kLanes);
+       i += kSums * kLanes) {
+    Floats sums[kSums];
+    for (int j = 0; j < kSums; ++j)
+      sums[j] = load_floats(rows[middle] + i + j * kLanes) * filter.weights[middle];
+    for (int k = 1; k <= middle; ++k)
+      for (int j = 0; j < kSums; ++j)
+        sums[j] = fused(pair(k, i + j * kLanes), all(filter.weights[middle + k]), sums[j]);
+    for (int j = 0; j < kSums; ++j) store_rounded(sums[j], kLanes, out + i + j * kLanes);
+  }
+  for (; i < 4 * width; i += kLanes) {
     const bool is_fused = fusing.all(i);
     FilterSum sum;
     sum.add(load_floats(rows[middle] + i), filter.weights[middle], is_fused);
-    for (int k = 1; k <= middle; ++k) {
-      const Floats pair = load_floats(rows[middle - k] + i) + load_floats(rows[middle + k] + i);
-      sum.add(pair, filter.weights[middle + k], is_fused);
-    }
-    const Ints rounded = rounded_to_even(sum.total(fusing, i, is_fused));
-    const auto levels = __builtin_convertvector(
-        smaller(rounded, Ints{} + 255), uint8_t __attribute__((vector_size(kLanes))));
-    std::memcpy(out + i, &levels, static_cast<size_t>(std::min(kLanes, 4 * width - i)));
+    for (int k = 1; k <= middle; ++k) sum.add(pair(k, i), filter.weights[middle + k], is_fused);
+    store_rounded(sum.total(fusing, i, is_fused), 4 * width - i, out + i);
   }
 }
