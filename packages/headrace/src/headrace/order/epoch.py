@@ -36,7 +36,8 @@ class EpochStart:
     draws_order: bool = False  # whether the seed is drawn that torch's `RandomSampler` draws for an epoch
     # Whether samplers start and draw with the first batch rather than with the epoch, as without workers.
     lazily: bool = False
-    generators: str = ""  # states of those that the user's sampler may draw from, before it did
+    # States of the generators that the user's sampler may draw from, before it did.
+    generators: Sequence[torch.Tensor] = ()
     sampler_epoch: int | None = None  # that the user's sampler got by `set_epoch`, or None if it has none
     sampler_state: Any = None  # of the user's stateful sampler, at `position`
     base_seed: int = 0  # of worker process 0
@@ -99,21 +100,30 @@ def draw_seed(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def generator_states(generators: Sequence[torch.Generator]) -> str:
-    """States of torch's default generator and of `generators`, as text."""
-    states = [each.get_state() for each in (torch.default_generator, *generators)]
+def generator_states(generators: Sequence[torch.Generator]) -> list[torch.Tensor]:
+    """States of torch's default generator and of `generators`."""
+    return [each.get_state() for each in (torch.default_generator, *generators)]
+
+
+def states_as_text(states: Sequence[torch.Tensor]) -> str:
+    """States of generators as text."""
     return ",".join(base64.b64encode(state.numpy().tobytes()).decode("ascii") for state in states)
 
 
+def states_from_text(text: str) -> list[torch.Tensor]:
+    """The states that `states_as_text` has made text of."""
+    raw = [np.frombuffer(base64.b64decode(part), np.uint8) for part in text.split(",")]
+    return [torch.from_numpy(state.copy()) for state in raw]
+
+
 @contextmanager
-def replayed(generators: Sequence[torch.Generator], states: str) -> Iterator[None]:
+def replayed(generators: Sequence[torch.Generator], states: Sequence[torch.Tensor]) -> Iterator[None]:
     """Within this, all generators continue from `states`; torch's default one is then put back."""
     before = torch.default_generator.get_state()
     try:
-        for generator, text in zip((torch.default_generator, *generators), states.split(","), strict=False):
-            raw = np.frombuffer(base64.b64decode(text), np.uint8)
+        for generator, state in zip((torch.default_generator, *generators), states, strict=False):
             try:
-                generator.set_state(torch.from_numpy(raw.copy()))
+                generator.set_state(state)
             except RuntimeError as error:
                 raise ConfigError(
                     f"The loaded state is damaged: its generators can't be set: {error}"

@@ -181,7 +181,7 @@ class Progress:
             key or drawn,
             draws_order=draws_order,
             lazily=draws.lazily,
-            generators=generator_states(draws.generators) if sampled else "",
+            generators=generator_states(draws.generators) if sampled else (),
             sampler_epoch=batches.sampler_epoch if isinstance(batches, SampledBatches) else None,
             base_seed=self._base_seed(key or drawn, draws, drawn[0]),
             seeds_samples=self.seed is not None,

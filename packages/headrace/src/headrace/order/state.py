@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from headrace.errors import ConfigError
-from headrace.order.epoch import UNDRAWN, EpochStart, Place, Position, StreamState
+from headrace.order.epoch import (
+    UNDRAWN,
+    EpochStart,
+    Place,
+    Position,
+    StreamState,
+    states_as_text,
+    states_from_text,
+)
 
 State = dict[str, Any]
 VERSION = 2
@@ -45,7 +53,7 @@ def to_state(start: EpochStart, position: Position, reached: int, identity: Iden
         "order_epoch": order_key[1],
         "random_seed": start.random_key[0],
         "random_epoch": start.random_key[1],
-        "generators": start.generators,
+        "generators": states_as_text(start.generators),
         "sampler_epoch": start.sampler_epoch,
         "sampler": (position.sampler_state,),
         **_streams_as_state(position.streams),
@@ -90,7 +98,7 @@ def start_of(state: State) -> EpochStart:
         random_key=(state["random_seed"], state["random_epoch"]),
         position=state["position"],
         resumed=True,
-        generators=state["generators"],
+        generators=states_from_text(state["generators"]),
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],
         turn=state["position"] if state["turn"] is None else state["turn"],
