@@ -337,23 +337,31 @@ def _replace_builtin(
 
 _builtins: list[Any] = []
 
-_HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_BACKWARD_HOOKS_OF_ALL = ("_global_backward_hooks", "_global_backward_pre_hooks")
+# Dictionaries of torch's, which are changed in place.
+_HOOKS_OF_ALL: tuple[Any, ...] = (
+    *(
+        getattr(torch.nn.modules.module, f"_global_{name}_hooks", ["unknown"])
+        for name in ("forward", "forward_pre")
+    ),
+    *(getattr(torch.nn.modules.module, f"_global_{name}_hooks", ()) for name in ("backward", "backward_pre")),
+)
 
 
 def find_call_change(module: torch.nn.Module) -> str | None:
     """Returns why calling `module` may do more than `module.forward`, or None if it doesn't. If torch
     doesn't report hooks for all modules, there may be some."""
-    attributes, common = vars(module), torch.nn.modules.module
+    attributes = vars(module)
     if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
         return "has forward hooks"
-    hooks = [getattr(common, name, ["unknown"]) for name in _HOOKS_OF_ALL]
-    if any(hooks) or any(getattr(common, name, None) for name in _BACKWARD_HOOKS_OF_ALL):
+    if any(_HOOKS_OF_ALL):
         return "there are hooks for all modules"
     if attributes.get("_compiled_call_impl") is not None:
         return "is compiled"
-    calls = [getattr(kind, "_call_impl", None) for kind in (type(module), torch.nn.Module)]
-    if calls[0] is not calls[1] or "_call_impl" in attributes:
+    of_its_class, of_all = (
+        getattr(type(module), "_call_impl", None),
+        getattr(torch.nn.Module, "_call_impl", None),
+    )
+    if of_its_class is not of_all or "_call_impl" in attributes:
         return "_call_impl replaced"
     return None
 

@@ -305,6 +305,12 @@ CROP_ARGUMENTS: list[dict[str, Any]] = [
     {"scale": (1.0, 0.5)},
     {"scale": (-1.0, -0.5)},
     {"ratio": (-1.0, 1.0)},
+    {"antialias": False},
+    {"antialias": None, "size": (8, 5)},
+    {"size": 8},
+    {"size": [9, 0]},
+    {"interpolation": v1.InterpolationMode.NEAREST_EXACT},
+    {"interpolation": "bilinear"},
 ]
 
 

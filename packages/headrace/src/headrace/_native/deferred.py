@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import weakref
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -59,10 +58,12 @@ def _calls() -> tuple[Any, Any, Any, Any]:
 
 
 def _give_back(memory: Any) -> None:
+    if _pieces.get(memory.context) is memory.keep:
+        _pieces.pop(memory.context, None)
     _calls()[1](memory.address)
 
 
-_MEMBERS = {"__del__": _give_back, "__slots__": ("address", "keep")}
+_MEMBERS = {"__del__": _give_back, "__slots__": ("address", "context", "keep")}
 # The classes of buffers of 2 ** n bytes, as ctypes needs one for each size. They are given back with the last
 # array or image on them.
 _KINDS: Any = [type("DeferredMemory", (ctypes.c_uint8 * (1 << n),), _MEMBERS) for n in range(33)]
@@ -83,7 +84,7 @@ def take(nbytes: int, fill: int, context: int, keep: Any) -> Any:
     if address is None:
         return None
     memory = _KINDS[nbytes.bit_length()].from_address(address)
-    memory.address, memory.keep = address, keep
+    memory.address, memory.context, memory.keep = address, context, keep
     return memory
 
 
@@ -241,7 +242,7 @@ class Piece:
     """
 
     lowest, highest = 1 << 64, 0
-    __slots__ = ("__weakref__", "_list", "address", "fills", "layout", "nbytes", "offsets")
+    __slots__ = ("_list", "address", "fills", "layout", "nbytes", "offsets")
 
     def __init__(
         self,
@@ -297,8 +298,8 @@ class ZerosPiece(Piece):
         return state(self.address) == UNTOUCHED
 
 
-# By the address of what fills them. A piece goes when its memory does.
-_pieces: weakref.WeakValueDictionary[int, Piece] = weakref.WeakValueDictionary()
+# By the address of what fills them; without those whose memory was given back.
+_pieces: dict[int, Piece] = {}
 
 
 def piece_at(address: int) -> Piece | None:

@@ -267,7 +267,7 @@ def find(x: Any) -> tuple[ArrayPiece, Recipe] | None:
     if not isinstance(piece, ArrayPiece) or x.dtype != dtypes[piece.recipe.store.dtype]:
         return None
     item = x.itemsize
-    strides = x.strides if kind is np.ndarray else tuple(stride * item for stride in x.stride())
+    strides = x.strides if kind is np.ndarray else tuple([stride * item for stride in x.stride()])
     shape, offset = tuple(x.shape), address - piece.address
     if offset == 0 and shape == piece.shape and strides == piece.strides:
         return piece, piece.recipe

@@ -31,6 +31,7 @@ from headrace.transforms.levels import ConvertDtype, Normalize, ToTensor
 
 made = Counter()  # tensors
 
+NUMBERS = frozenset((int, float))
 DTYPES = TENSOR_DTYPES[1:4]  # of the tables
 # What the transforms call. User code may have put something else there.
 _CALLED = ((F, ("to_tensor", "pil_to_tensor", "normalize", "convert_image_dtype")), (F2, ("to_image",)))
@@ -169,7 +170,7 @@ def _fixed(setting: Any) -> Any:
         return (setting.dtype, *setting.tolist()) if usual else None
     if isinstance(setting, (list, tuple)):
         # One number for each channel, or for all of them: others are for rows or columns.
-        usual = len(setting) in (1, 3) and all(type(each) in (int, float) for each in setting)
+        usual = len(setting) in (1, 3) and NUMBERS.issuperset(map(type, setting))
         return tuple(setting) if usual else None
     return setting if type(setting) in (bool, torch.dtype) else None
 

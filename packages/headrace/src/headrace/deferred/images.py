@@ -33,7 +33,7 @@ from headrace._native import abi, deferred, ffi, render
 from headrace._torch_compat import replace_attribute
 from headrace.deferred import own_code
 from headrace.deferred.arrays import Recipe, note_reader, with_dtype, write_array
-from headrace.deferred.chain import FILTERS, Chain, Counter, File, with_numbers
+from headrace.deferred.chain import FILTERS, Box, Chain, Counter, File, with_numbers
 from headrace.deferred.steps import GRAY_ROWS, RGB_ROWS, blur_of, is_size, point_of, warp_of
 from headrace.errors import NativeError
 from headrace.records import Draw
@@ -214,6 +214,19 @@ def after(image: Image.Image, op: ImageOp, draw: Draw) -> Image.Image | None:
     if known is None:
         return None
     return _view(image, known, known.chain.after(op, draw), keeps_info=op.keeps_info)
+
+
+def crop_and_resize(image: Image.Image, box: Box, size: Any, filter: int | None) -> Image.Image | None:
+    """The image that `image.crop(box).resize((width, height), filter)` gives, recorded, or None if it isn't.
+    `box` is (left, top, right, bottom) and `size` [height, width]."""
+    edges = _edges(box, image.size) if filter in FILTERS and is_size(size) else None
+    known = None if edges is None else _recorded(image)
+    if known is None or edges is None or filter is None:
+        return None
+    chain, wanted = known.chain.cropped(*edges), (size[1], size[0])
+    if chain is not None and chain.shown != wanted:
+        chain = chain.resized(wanted, int(filter))
+    return _view(image, known, chain)
 
 
 # --- Pillow's methods, each of which records what it can ---------------------------------------------------
@@ -488,6 +501,8 @@ def _certain(image: Any, data: bytes) -> File:
 
 def _written(file: Any) -> tuple[int, int] | None:
     """When a file was written, and its length, or None if it is not the system's, or closed."""
+    if type(file) is io.BytesIO:
+        return None
     try:
         status = os.fstat(file.fileno())
     except (AttributeError, OSError, ValueError):
@@ -495,7 +510,7 @@ def _written(file: Any) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _edges(box: Any, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
+def _edges(box: Any, size: tuple[int, int]) -> Box | None:
     """The box that Pillow crops, if it lies inside an image of `size` and isn't empty."""
     if not isinstance(box, (list, tuple)):
         return None

@@ -177,7 +177,10 @@ def _recording_step(original: Function, found: Callable[..., Found]) -> Function
 
 # --- transforms of v1 that are called in another way ------------------------------------------------------
 
-_GAUSSIAN_BLUR = v1.functional.gaussian_blur
+FILTERS: dict[Any, int] = {
+    mode: Image.Resampling[mode.name] for mode in v1.InterpolationMode if hasattr(Image.Resampling, mode.name)
+}
+_GAUSSIAN_BLUR, _RESIZED_CROP = v1.functional.gaussian_blur, v1.functional.resized_crop
 _ADJUSTMENTS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
 NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, and takes a central one
 
@@ -217,6 +220,13 @@ def _crop(self: Any, image: Image.Image) -> Any:
     if box is None:
         with torch.random.fork_rng([]):  # the numbers that get_params draws were drawn above
             box = self.get_params(image, NEVER_FITS, self.ratio)
+    cropped = None
+    if v1.functional.resized_crop is _RESIZED_CROP and self.antialias is not False:  # which is warned about
+        top, left, height, width = box
+        edges = left, top, left + width, top + height
+        cropped = images.crop_and_resize(image, edges, self.size, FILTERS.get(self.interpolation))
+    if cropped is not None:
+        return cropped
     return v1.functional.resized_crop(image, *box, self.size, self.interpolation, antialias=self.antialias)
 
 
@@ -236,8 +246,8 @@ def _drawn_box(
         aspect = number.uniform_(narrowest, widest).exp_().item()
         columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < columns <= width and 0 < rows <= height:
-            top = int(torch.randint(0, height - rows + 1, (1,)))
-            return top, int(torch.randint(0, width - columns + 1, (1,))), rows, columns
+            top = int(number.random_(0, height - rows + 1).item())
+            return top, int(number.random_(0, width - columns + 1).item()), rows, columns
     return None
 
 

@@ -25,7 +25,7 @@ def find_change(transform: Any) -> str | None:
     if is_module and (change := find_call_change(transform)) is not None:
         return change
     attributes = tuple(vars(transform)) if hasattr(transform, "__dict__") else ()
-    methods = tuple(getattr(kind, name, None) for name in (METHODS if is_module else METHODS[:1]))
+    methods = tuple([getattr(kind, name, None) for name in (METHODS if is_module else METHODS[:1])])
     try:
         return _find_replaced(kind, attributes, methods)
     except TypeError:  # something in place of a method that can't be a key
