@@ -337,23 +337,15 @@ def _replace_builtin(
 
 _builtins: list[Any] = []
 
-# Dictionaries of torch's, which are changed in place.
-_HOOKS_OF_ALL: tuple[Any, ...] = (
-    *(
-        getattr(torch.nn.modules.module, f"_global_{name}_hooks", ["unknown"])
-        for name in ("forward", "forward_pre")
-    ),
-    *(getattr(torch.nn.modules.module, f"_global_{name}_hooks", ()) for name in ("backward", "backward_pre")),
-)
-
 
 def find_call_change(module: torch.nn.Module) -> str | None:
     """Returns why calling `module` may do more than `module.forward`, or None if it doesn't. If torch
     doesn't report hooks for all modules, there may be some."""
-    attributes = vars(module)
+    attributes, common = vars(module), vars(torch.nn.modules.module)
     if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
         return "has forward hooks"
-    if any(_HOOKS_OF_ALL):
+    forward = common.get("_global_forward_hooks", True) or common.get("_global_forward_pre_hooks", True)
+    if forward or common.get("_global_backward_hooks") or common.get("_global_backward_pre_hooks"):
         return "there are hooks for all modules"
     if attributes.get("_compiled_call_impl") is not None:
         return "is compiled"
