@@ -129,7 +129,7 @@ def in_child(loader: headrace.DataLoader, iterator: Any, batches: int) -> None:
     try:
         rest = len(list(iterator))
     except RuntimeError as error:  # worker processes belong to the parent
-        if "process that was forked" not in str(error):
+        if "from which this one was forked" not in str(error):
             raise
         rest = BATCHES - batches
     assert rest == BATCHES - batches

@@ -275,7 +275,7 @@ def test_an_epoch_in_a_forked_child_starts_its_own() -> None:
     if pid == 0:
         code = 1
         try:
-            with pytest.raises(RuntimeError, match="process that was forked"):
+            with pytest.raises(RuntimeError, match="from which this one was forked"):
                 next(iterator)
             del iterator
             code = 0 if len(list(loader)) == 20 else 2

@@ -261,7 +261,7 @@ if __name__ == "__main__":
             try:
                 next(iterator)
             except RuntimeError as error:
-                assert "process that was forked" in str(error), error
+                assert "from which this one was forked" in str(error), error
             else:
                 raise AssertionError("the child took a batch of its parent's")
             if drops:
