@@ -188,7 +188,7 @@ def uses_forked_cuda(error: Exception) -> bool:
 
 
 def wrote_unfilled(error: Exception) -> bool:
-    """Returns whether deferred memory, which wasn't filled, was passed to the system."""
+    """Returns whether deferred memory may have been passed to the system before it was filled."""
     return isinstance(error, OSError) and (error.errno == errno.EFAULT or UNWRITTEN_SIGN in str(error))
 
 
