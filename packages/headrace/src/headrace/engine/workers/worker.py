@@ -49,9 +49,9 @@ FORKED_CUDA = (
     " headrace.DataLoader, which moves whole batches; or use worker_kind='thread'."
 )
 UNFILLED = (
-    "{error}. If the disk isn't full, the dataset, a transform or collate_fn passed the memory of an image, array"
-    " or tensor to the system before its values were read, and the system doesn't wait until they are made. Pass"
-    " a copy, as in file.write(array.copy()), or deferred=False to headrace.DataLoader."
+    "{error}. If the disk isn't full, the dataset, a transform or collate_fn passed the memory of an image,"
+    " array or tensor to the system before its values were read, and the system doesn't wait until they are"
+    " made. Pass a copy, as in file.write(array.copy()), or deferred=False to headrace.DataLoader."
 )
 
 
