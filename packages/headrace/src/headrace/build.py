@@ -40,7 +40,7 @@ from headrace.engine.thread_stream import ThreadStream
 from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import KeptWorkers, WorkerPools, WorkerStream
 from headrace.errors import ConfigError
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
 from headrace.order.epoch import EpochStart, samples_to_repeat
 from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
@@ -271,7 +271,7 @@ class StreamBuilder:
     ) -> BatchStream:
         start = epoch.start
         guard: Guard = ErrorPolicyDataset
-        if isinstance(epoch.batches, StreamBatches):
+        if config.streamed:
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
         seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
