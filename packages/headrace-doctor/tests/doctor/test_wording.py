@@ -78,13 +78,19 @@ def test_certainty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
+    ("code", "share", "text"),
     [
-        (0.4, "collating (its busiest line: train.py:9)"),
-        (0.6, "collating at train.py:9, which loops in Python: rows.append(row)"),
+        ("rows.append(row)", 0.4, "(its busiest line: train.py:9)"),
+        ("rows.append(row)", 0.6, "at train.py:9, which loops in Python: rows.append(row)"),
+        (
+            "torch.tensor([*rows])",
+            0.6,
+            "at train.py:9, which makes a tensor of a list: torch.tensor([*rows])",
+        ),
     ],
 )
-def test_a_stage_comes_with_the_busiest_line(share: float, text: str) -> None:
-    line = "train.py:9 pad: rows.append(row)"
-    assert described(StageCost("collate", "collate", "worker", 0.1, 0, 10, 9, line, share)) == text
+def test_a_stage_comes_with_the_busiest_line(code: str, share: float, text: str) -> None:
+    line = f"train.py:9 pad: {code}"
+    stage = StageCost("collate", "collate", "worker", 0.1, 0, 10, 9, line, share)
+    assert described(stage) == f"collating {text}"
     assert described(StageCost("collate", "collate", "worker", 0.1, 0, 10, 9)) == "collating"

@@ -32,7 +32,7 @@ class Rows(Dataset[Any]):
     [
         ([torch.zeros(4, 3, 9, 9), torch.zeros(4)], "batch[0]"),
         ((torch.zeros(2, 9), [{"box": [1, 2], "outlines": [[0.5] * 900]}] * 2), "batch[1][…]['outlines'][…]"),
-        ({"image": torch.zeros(2, 99), "text": ["a" * 999, "b" * 999]}, "batch['text']"),
+        ({"image": torch.zeros(2, 99), "text": ["a" * 999, "b" * 999]}, "batch['text'][…]"),
         ([torch.zeros(9), torch.zeros(9)], ""),
         ([], "batch"),
     ],

@@ -341,11 +341,11 @@ def mostly_at(observation: Observation, role: str, key: str, *phases: str) -> st
     functions: Counter[str] = Counter()
     for line, count in lines.items():
         functions[line.partition(": ")[0].partition(" ")[2]] += count
-    for found, text in ((lines, "at {0}: {1}"), (functions, "in {2}")):
-        name, count = next(iter(found.most_common(1)), ("", 0))
-        if count > MOSTLY * looks:
-            return ", mostly " + text.format(*place_and_text(name), name)
-    return ""
+    line, count = next(iter(lines.most_common(1)), ("", 0))
+    if count > MOSTLY * looks:
+        return ", mostly at {}: {}".format(*place_and_text(line))
+    function, count = next(iter(functions.most_common(1)), ("", 0))
+    return f", mostly in {function}" if count > MOSTLY * looks else ""
 
 
 def takes_turns(case: Case) -> bool:

@@ -14,7 +14,6 @@ import copy
 import functools
 import inspect
 import math
-import pickle
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
@@ -38,8 +37,6 @@ WARM_UP = "warm-up"
 TRIES_IN_VAIN, FACTOR_THAT_COUNTS = 2, 1.05
 # What torch's DataLoader keeps of its arguments under their names.
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
-# What a part of a batch may consist of.
-PARTED = (dict, list, tuple, torch.Tensor)
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
@@ -106,9 +103,10 @@ def nbytes(batch: Any) -> int:
 
 
 def most_bytes(batch: Any) -> str:
-    """The part of a batch, as "batch[1][…]['mask']", that has most of the bytes that workers send, or "".
+    """The part of a batch, as "batch[1][…]['mask']", that has most of its bytes, or "" if none has.
 
-    Positions but the first are left out, so that the parts of all samples count together.
+    What is neither a tensor nor an array counts by `sys.getsizeof`. Positions but the first are left out, so
+    that the parts of all samples count together.
     """
     sizes: Counter[str] = Counter()
 
@@ -118,11 +116,11 @@ def most_bytes(batch: Any) -> str:
         elif isinstance(part, dict):
             for key, value in part.items():
                 add(value, f"{name}[{key!r}]")
-        elif isinstance(part, (list, tuple)) and any(isinstance(one, PARTED) for one in part):
+        elif isinstance(part, (list, tuple)) and not all(isinstance(one, (int, float)) for one in part):
             for position, value in enumerate(part):
                 add(value, f"{name}[{position}]" if name == "batch" else f"{name}[…]")
         else:
-            sizes[name] += len(pickle.dumps(part))
+            sizes[name] += getattr(part, "nbytes", None) or sys.getsizeof(part)
 
     add(batch, "batch")
     ((name, size),) = sizes.most_common(1) or [("", 0)]
