@@ -16,3 +16,10 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     recording.stop()
     deferred.uninstall()
+
+
+@pytest.fixture
+def recorded(not_installed: None) -> None:
+    """Images are deferred, and transforms record, as in a worker process."""
+    deferred.install()
+    recording.start()

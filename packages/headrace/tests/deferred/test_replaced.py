@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F1  # noqa: N812  (torchvision's own name for it)
 
-from headrace import _torch_compat, deferred
+from headrace import _torch_compat
 from headrace.deferred import batches, recording, tensors
 from support.deferred_images import never_deferred
 from support.jpegs import jpeg
@@ -36,13 +36,7 @@ COLLATED = _torch_compat.default_collate_functions()[torch.Tensor]
 TORCHS = {name: getattr(owner, name) for owner, name in REPLACED}
 
 
-@pytest.fixture(autouse=True)
-def recorded() -> Iterator[None]:
-    deferred.install()
-    recording.start()
-    yield
-    recording.stop()
-    deferred.uninstall()
+pytestmark = pytest.mark.usefixtures("recorded")
 
 
 @pytest.mark.parametrize(("owner", "name"), REPLACED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
-from headrace import deferred
 from headrace.decoding import by_torchvision, decodes_as_pillow
 from headrace.deferred import recording
 from headrace.deferred.arrays import Recipe, recipe_of
@@ -44,13 +43,7 @@ NEAREST, BILINEAR, BICUBIC = MODES = (
 Step = tuple[str, Callable[[Any], Any]]
 
 
-@pytest.fixture(autouse=True)
-def recorded() -> Iterator[None]:
-    deferred.install()
-    recording.start()
-    yield
-    recording.stop()
-    deferred.uninstall()
+pytestmark = pytest.mark.usefixtures("recorded")
 
 
 def pair(store: Store) -> tuple[torch.Tensor, torch.Tensor]:

@@ -261,7 +261,7 @@ interruptions: list[int] = []
 
 @pytest.mark.parametrize("options", [{}, {"seed": 3}, {"batch_size": None}, {"on_error": "skip"}], ids=str)
 def test_a_batch_that_ctrl_c_broke_off_is_made_when_it_is_asked_for_again(options: dict[str, Any]) -> None:
-    """torch's loader goes on with the one after it."""
+    """torch's loader continues with the one after it."""
     loader = headrace.DataLoader(Made(interrupted_once, 20), **{"batch_size": 4, "num_workers": 0, **options})
     interruptions.clear()
     batches = iter(loader)
