@@ -349,11 +349,8 @@ def find_call_change(module: torch.nn.Module) -> str | None:
         return "there are hooks for all modules"
     if attributes.get("_compiled_call_impl") is not None:
         return "is compiled"
-    of_its_class, of_all = (
-        getattr(type(module), "_call_impl", None),
-        getattr(torch.nn.Module, "_call_impl", None),
-    )
-    if of_its_class is not of_all or "_call_impl" in attributes:
+    called = getattr(type(module), "_call_impl", None)
+    if called is not getattr(torch.nn.Module, "_call_impl", None) or "_call_impl" in attributes:
         return "_call_impl replaced"
     return None
 

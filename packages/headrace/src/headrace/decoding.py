@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 import torchvision.io
-from PIL import Image
+from PIL import ExifTags, Image
 from torchvision.io import ImageReadMode
 
 from headrace._native import abi, ffi
@@ -24,7 +24,6 @@ from headrace.errors import NativeError
 DECODER = "headrace"
 RGB = ("RGB", ImageReadMode.RGB)
 JPEG = b"\xff\xd8\xff"
-ORIENTATION = 0x0112  # EXIF's tag
 NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
@@ -123,7 +122,7 @@ def decodes_as_pillow(decode: Decode, *, upright: bool = False) -> bool:
     files += [_jpeg(noise.convert("L")), _jpeg(noise.resize((3, 5)), subsampling=2)]
     files.append(_with_halved_rows(_jpeg(noise.resize((160, 120)), subsampling=1)))
     exif = Image.Exif()
-    exif[ORIENTATION] = 6  # a quarter turn
+    exif[ExifTags.Base.Orientation] = 6  # a quarter turn
     turned = noise.size[::-1] if upright else noise.size
     alike = all(_decoded_alike(decode, data) for data in files)
     return alike and read_as_tensor(io.BytesIO(_jpeg(noise, exif=exif)), decode).size == turned

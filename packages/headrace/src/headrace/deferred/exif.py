@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-ORIENTATION, SHORT = 0x0112, 3  # EXIF's tag, and the type of its value
-NO_TAG = 0xFFFF  # where torchvision stops reading
+from PIL.ExifTags import Base
+
+SHORT, NO_TAG = 3, 0xFFFF  # the type of an orientation, and the tag at which torchvision stops reading
 TYPES_NBYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8), 1))  # of values in EXIF
 APP1, START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 EXIF = b"Exif\0\0"
@@ -52,7 +53,7 @@ def orientation_in(exif: bytes) -> int:
         nbytes = TYPES_NBYTES.get(kind, 0) * count
         if tag == NO_TAG or nbytes == 0 or (nbytes > 4 and read(at + 8, 4) + nbytes > len(tiff)):
             return 0
-        if tag == ORIENTATION:
+        if tag == Base.Orientation:
             found.append(read(at + 8, 2) if (kind, count) == (SHORT, 1) else 0)
     return 0 if len(found) > 1 else found[0] if found else 1
 

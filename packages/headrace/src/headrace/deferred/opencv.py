@@ -35,7 +35,7 @@ from headrace.deferred.arrays import Recipe, recipe_of, unclaim
 from headrace.deferred.chain import Chain, File
 from headrace.deferred.exif import APP1, START_OF_SCAN, UPRIGHT, orientation_in, segments_of
 from headrace.deferred.images import LARGE_PIXELS, large, opened
-from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store, laid_out
+from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, MAX_TABLES, RGB_ROWS, Store, laid_out
 from headrace.errors import NativeError
 
 Function = Callable[..., Any]
@@ -53,7 +53,6 @@ STEPS: dict[str, Callable[..., Recipe | None]] = {
 }
 LEVELS = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, 2)
 NARROW = np.repeat(LEVELS.reshape(256, 1, 3), 2, 1)[:, :1]  # in rows of one pixel
-MAX_TABLES = 64
 LARGEST = 1 << 15  # edge of an image, which OpenCV decodes by default
 IS_LIMITED = any(name.startswith("OPENCV_IO_MAX_IMAGE") for name in os.environ)  # by the program
 PNG_SIGNATURE, JPEG_SIGNATURE = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
@@ -201,7 +200,7 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
 def by_levels(original: Function) -> Function:
     """`original`, a function of an image that treats every level of a channel by itself, recorded by what it
     makes of all levels."""
-    place = {"LUT": 2, "convertScaleAbs": 1}.get(original.__name__, MAX_TABLES)  # of an array for the result
+    place = {"LUT": 2, "convertScaleAbs": 1}.get(original.__name__)  # of OpenCV's array for the result
 
     @functools.lru_cache(maxsize=MAX_TABLES)
     def values_of(color: bool, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
@@ -224,10 +223,11 @@ def by_levels(original: Function) -> Function:
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        usual = args and all(each is None for each in (*args[place : place + 1], kwargs.get("dst")))
+        results = args[place : place + 1] if place is not None else ()
+        usual = args and all(each is None for each in (*results, kwargs.get("dst")))
         recipe = seen(args[0]) if usual and _are_of_levels((*args[1:], *kwargs.values())) else None
         # NumPy keeps the order of axes in memory, OpenCV doesn't.
-        if recipe is not None and (place < MAX_TABLES or abs(args[0].strides[-1]) == 1):
+        if recipe is not None and (place is not None or abs(args[0].strides[-1]) == 1):
             fixed = (
                 tuple(map(_frozen, args[1:])),
                 tuple((name, _frozen(each)) for name, each in kwargs.items()),

@@ -271,9 +271,8 @@ _CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _
 # --- start and stop ------------------------------------------------------------------------------------
 
 IMAGE_OPS = ("decode_image", "decode_jpeg")
-_undo: list[
-    Callable[[], Any] | None
-] = []  # each puts something back, or None if there was nothing to replace
+# Each puts something back, or is None if there was nothing to replace.
+_undo: list[Callable[[], Any] | None] = []
 _undo_decoding: list[Callable[[], Any] | None] = []
 
 

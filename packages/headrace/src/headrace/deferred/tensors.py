@@ -447,7 +447,7 @@ def _decoded(file: Any, mode: Any, upright: Any) -> torch.Tensor | None:
         return None
     segments = segments_of(data)
     mirrored = UPRIGHT.get(orientation_by_first(segments)) if upright else (False, False)
-    # After a quarter turn columns of pixels lie side by side, which no step goes on with.
+    # After a quarter turn columns of pixels lie side by side, which no step records.
     if not isinstance(mirrored, tuple) or not _are_usual(segments):
         return None
     flip_x, flip_y = mirrored
