@@ -37,7 +37,7 @@ class Row:
         name: fp32, bf16 or fp16.
         seconds: time of each step; empty if the precision was not measured.
         activation_bytes: bytes that autograd keeps from the forward pass for the backward pass.
-        peak_bytes: highest total of the device's allocator during a step; None on the CPU.
+        peak_bytes: highest total of the device's allocator during a step, or None on the CPU.
         loss: loss of the last step, or None if the precision was not measured.
         missing: reason why the precision was not measured, or "".
     """

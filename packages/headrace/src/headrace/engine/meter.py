@@ -148,7 +148,7 @@ class EpochMeter:
         self._startup_seconds = 0.0
         self.waits = Histogram()  # of all steps but the first, in seconds
         self._ready = self._in_flight = 0  # sums over the steps
-        # Costs of the loader's stages when the epoch ended, and how it did; None before.
+        # Costs of the loader's stages when the epoch ended, and how it did, or None before.
         self._ended: tuple[tuple[StageStats, ...], str] | None = None
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()

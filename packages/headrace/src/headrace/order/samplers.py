@@ -187,7 +187,7 @@ class Weighted(Order):
 
     Args:
         weights: [n], one of each sample of the dataset, 0 or more, of any sum.
-        num_samples: to draw in an epoch; None (the default): n.
+        num_samples: to draw in an epoch, or None (the default) for n.
 
     Raises:
         ConfigError: a weight is negative or not finite, or all are 0.
@@ -209,7 +209,7 @@ class Weighted(Order):
 
         Args:
             labels: [n], the class of each sample of the dataset, such as `ImageFolder.targets`.
-            num_samples: to draw in an epoch; None (the default): n.
+            num_samples: to draw in an epoch, or None (the default) for n.
         """
         _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
         return cls(1.0 / counts[classes], num_samples)

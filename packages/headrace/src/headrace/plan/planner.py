@@ -56,10 +56,10 @@ def make_plan(
     Args:
         dataset: any torch dataset.
         batch_size: None turns automatic batching off, as in torch; with a batch sampler pass any int.
-        collate_fn: the user's; None or torch's `default_collate` for the default.
+        collate_fn: the user's, or None or torch's `default_collate` for the default.
         dtype: dtype that images are cast to after the transform, or None for no cast.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
-        device: device that batches are copied to, and where values are then made; None or the CPU for none.
+        device: device that batches are copied to and values are made on, or None or the CPU for none.
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.

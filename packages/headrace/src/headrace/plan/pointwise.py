@@ -102,7 +102,7 @@ def build_table_of_views(
 
 
 def cast_table(table: PointwiseTable, dtype: torch.dtype | None) -> PointwiseTable | str:
-    """`table` with a cast to `dtype` behind it, or a reason why that can't be; None casts nothing."""
+    """`table` with a cast to `dtype`, if that isn't None, behind it, or a reason why that can't be."""
     if dtype is None or dtype == table.dtype:
         return table
     if table.dtype.is_floating_point and not dtype.is_floating_point:

@@ -166,7 +166,7 @@ class CollateSegment:
     """The user's functions of labels and lists of samples, if native code makes the images.
 
     Attributes:
-        target_transform: function of the label (an int) of each sample; None to keep the label.
+        target_transform: function of the label (an int) of each sample, or None to keep the label.
         collate: function of the list of (image, target), or None for torch's default collation.
         collates_first: whether `collate` calls torch's default collation first, and needs nothing else.
         sample_type: class of one sample's image before collation: `torch.Tensor` or `tv_tensors.Image`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import headrace
 
-# Names of torch's dtypes for autocast, by precision; None is no autocast.
+# Names of torch's dtypes for autocast, by precision, or None for no autocast.
 DTYPES = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 OUT = Path("runs/imagenet")
 MODEL, IMAGES, MACHINE, RUN = "Model and optimizer", "Images", "Speed and memory", "Checkpoints and logs"

@@ -142,7 +142,7 @@ def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tupl
     """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
 
     Returns:
-        None and an empty note if there is no index; None and the reason if it can't be read.
+        None and an empty note if there is no index, or None and the reason if it can't be read.
     """
     path = next((place for place in index_places(root) if place.is_file()), None)
     if path is None:
