@@ -89,12 +89,8 @@ def by_torchvision(data: torch.Tensor) -> torch.Tensor:
 
 
 def read_as_tensor(file: BinaryIO, decode: Decode) -> Image.Image:
-    """Decodes `file` by a function of its bytes, closes it, and returns an image.
-
-    Raises:
-        ValueError: it isn't uint8 [3, height, width], or no image at all.
-        RuntimeError: the function can't decode it.
-    """
+    """Decodes `file` by a function of its bytes, closes it, and returns an image. Raises what the function
+    does, and ValueError if that doesn't give uint8 [3, height, width]."""
     with file:
         data = file.read()
     with warnings.catch_warnings():

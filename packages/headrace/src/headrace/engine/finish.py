@@ -13,7 +13,7 @@ from headrace.device.structure import map_leaves
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.order.permutation import key_of
 from headrace.records import BatchKeys
-from headrace.transforms.origin import describe_callable, located
+from headrace.transforms.origin import located
 
 # Sets the seeds of a batch apart from those of its first sample and of the user's collate function.
 BATCH = 0x6261746368
@@ -66,7 +66,7 @@ class BatchTransform:
                 raise TypeError(self._why(error, arguments)) from error
 
     def _why(self, error: TypeError, arguments: tuple[Any, ...]) -> str:
-        name = located(describe_callable(self._transform), self._transform)
+        name = located(self._transform)
         names = "images, labels" if len(arguments) == 2 else "batch"
         given = " and ".join(map(_described, arguments))
         return (

@@ -20,12 +20,8 @@ MOST_NAMED = 4  # places in the user's code, of one kind
 
 @dataclass(frozen=True)
 class Workers:
-    """The place where the samples of a Python dataset are made.
-
-    Attributes:
-        kind: worker "process"es, "thread"s of this process, or the "caller"'s own thread (`count` 0).
-        reason: reason why, in words.
-    """
+    """The place where the samples of a Python dataset are made: worker "process"es, "thread"s of this
+    process, or the "caller"'s own thread (`count` 0); and the reason why, in words."""
 
     kind: Literal["process", "thread", "caller"]
     count: int

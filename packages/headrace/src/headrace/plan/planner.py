@@ -14,7 +14,6 @@ from torchvision import transforms as v1
 
 from headrace._torch_compat import default_collation_changed
 from headrace.errors import ConfigError
-from headrace.plan.gather import plan_gather
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
 from headrace.plan.recognize import recognize_dataset
 from headrace.plan.segments import (
@@ -26,20 +25,16 @@ from headrace.plan.segments import (
     Layout,
     NativeSegment,
     Plan,
-    S,
     Segment,
     Step,
     ValueSegment,
     Where,
 )
-from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform
-from headrace.sources.kinds import Recognized
-from headrace.transforms.origin import describe_callable, located
+from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, lower_values
+from headrace.sources.kinds import InTensors, Reading, Recognized
+from headrace.sources.source import TensorRows
+from headrace.transforms.origin import located
 from headrace.transforms.own_code import collates_first
-
-NO_BATCHING = Step(
-    "batching", "batch_size=None turns batching off: there is no batch to write into", refused=True
-)
 
 
 def make_plan(
@@ -69,10 +64,13 @@ def make_plan(
     default = collate_fn is default_collate and not default_collation_changed()
     collate = None if default else collate_fn
     recognized = recognize_dataset(dataset)
-    gather = plan_gather(recognized) if batch_size is not None and collate is None else None
+    gather = _gather_plan(recognized, output) if batch_size is not None and collate is None else None
     if gather is not None:
-        return _gather_plan(*gather, output)
-    problems: tuple[Step, ...] = () if batch_size is not None else (NO_BATCHING,)
+        return gather
+    problems: tuple[Step, ...] = ()
+    if batch_size is None:
+        reason = "batch_size=None turns batching off: there is no batch to write into"
+        problems = (Step("batching", reason, refused=True),)
     if not isinstance(recognized, Recognized):
         return _refused_plan(recognized.what, recognized.reason, problems)
     lowered = lower_transform(_as_on_images(recognized), recognized.size, recognized.mode)
@@ -90,7 +88,8 @@ def make_plan(
     user = _collate_segment(recognized, table, collate)
     if collate is not None or lowered.views > 1:
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
-    return Plan(tuple(_native_segments(recognized, lowered, table, user, output)))
+    segments = _native_segments(recognized, lowered, table, user, output)
+    return Plan(tuple(segment for segment in segments if segment.steps))
 
 
 @lru_cache(maxsize=64)  # the same one for every epoch
@@ -137,10 +136,9 @@ def with_batch_transform(
     plan: Plan, batch_transform: Callable[..., Any], device: torch.device | None = None
 ) -> Plan:
     """`plan` with the user's `batch_transform` at its end, which is called with whole batches."""
-    text = located(describe_callable(batch_transform), batch_transform)
     where: Where = "python" if device is None or device.type == "cpu" else "device"
     reason = "called with each batch" + (" after the copy" if where == "device" else "")
-    step = Step(f"batch_transform: {text}", reason)
+    step = Step(f"batch_transform: {located(batch_transform)}", reason)
     return Plan((*plan.segments, BatchSegment(steps=(step,), where=where)))
 
 
@@ -174,25 +172,35 @@ class _Output:
         return "native" if self.device is None else "device"
 
 
-def _gather_plan(
-    gather: GatherSegment, values: PointwiseTable | None, steps: tuple[Step, ...], output: _Output
-) -> Plan:
-    if values is None:
-        return Plan((gather,))
+def _gather_plan(dataset: Reading, output: _Output) -> Plan | None:
+    """The plan of a dataset in memory of which a batch is a gather of rows, or None if its samples aren't
+    rows of tensors, or its transform does more than to replace levels."""
+    if isinstance(dataset, InTensors):
+        return Plan((_gather_segment(dataset.what, dataset.rows),))
+    if not isinstance(dataset, Recognized):
+        return None
+    rows = dataset.source.tensors()
+    if rows is None or dataset.transform is None or dataset.target_transform is not None:
+        return None
+    lowered = lower_values(dataset.transform, rows.tensors[0].shape[1])
+    if lowered is None:
+        return None
+    values, steps = lowered
     table = cast_table(values, output.dtype)
     # Fractions that a cast cuts off aren't the table's business: torch casts the batch.
     table = values if isinstance(table, str) else table
-    return Plan(
-        (
-            gather,
-            ValueSegment(
-                steps=(*steps, *_cast_steps(values.dtype, table.dtype)),
-                table=table,
-                memory_format=output.memory_format,
-                where=output.where,
-            ),
-        )
+    replaced = ValueSegment(
+        steps=(*steps, *_cast_steps(values.dtype, table.dtype)),
+        table=table,
+        memory_format=output.memory_format,
+        where=output.where,
     )
+    return Plan((_gather_segment(dataset.what, rows), replaced))
+
+
+def _gather_segment(what: str, rows: TensorRows) -> GatherSegment:
+    step = Step(what, "rows are gathered a batch at a time", "exact")
+    return GatherSegment(steps=(step,), tensors=rows.tensors, rows=rows.rows)
 
 
 def _native_segments(
@@ -202,14 +210,16 @@ def _native_segments(
     user: CollateSegment,
     output: _Output,
 ) -> list[Segment]:
-    """Native code writes whole batches; values are made there, or on the device after the copy."""
+    """Native code writes whole batches; values are made there, or on the device after the copy. Segments
+    without steps have nothing to do."""
     if user.collate is not None and collates_first(user.collate):
         last = Step(user.steps[-1].text, "collates its samples first: called with the finished batch")
         user = replace(user, steps=(*user.steps[:-1], last), collates_first=True)
     if user.collate is not None and user.by_pixel and not user.collates_first:
         output = replace(output, memory_format=torch.channels_last)  # as its samples are
     cast = _cast_steps(lowered.table.dtype, table.dtype)
-    erasing = _erasing_step(lowered)
+    erase, number = lowered.erase, len(lowered.ops)
+    erasing = None if erase is None else ErasingStep(erase, number, lowered.table.dtype)
     native = _native_segment(recognized, lowered)
     shape = f"[N, {', '.join(map(str, native.shape))}] {output.layout}"
     what = "batch" if user.collate is None else "images"
@@ -220,10 +230,11 @@ def _native_segments(
         after = ValueSegment(
             steps=lowered.erase_steps, table=None, erasing=erasing, memory_format=output.memory_format
         )
-        return [native, *_if_any(after), *_if_any(user)]
+        return [native, after, user]
     written = Step(f"{what}: uint8 {shape}", "written directly into the batch", "exact")
     final = Step(f"images: {_name(table.dtype)} {shape}", "overlapped with the training step", "exact")
-    copy = _copy_step(output.device, table.dtype)
+    saved = f", 1 byte a value rather than {table.dtype.itemsize}" if table.dtype.itemsize > 1 else ""
+    copy = Step(f"to {output.device}", f"copied, overlapped with the training step{saved}", "exact")
     values = ValueSegment(
         steps=(copy, *lowered.table_steps, *cast, *lowered.erase_steps, final),
         table=table,
@@ -232,7 +243,7 @@ def _native_segments(
         where="device",
     )
     native = replace(native, steps=(*native.steps, written), layout=output.layout)
-    return [native, *_if_any(user), values]
+    return [native, user, values]
 
 
 def _native_segment(recognized: Recognized, lowered: LoweredTransform) -> NativeSegment:
@@ -257,11 +268,10 @@ def _collate_segment(
 ) -> CollateSegment:
     steps = []
     if recognized.target_transform is not None:
-        target = located(describe_callable(recognized.target_transform), recognized.target_transform)
+        target = located(recognized.target_transform)
         steps.append(Step(f"target_transform: {target}", "called with each label"))
     if collate is not None:
-        text = located(describe_callable(collate), collate)
-        steps.append(Step(f"collate_fn: {text}", "called with the list of (image, target)"))
+        steps.append(Step(f"collate_fn: {located(collate)}", "called with the list of (image, target)"))
     return CollateSegment(
         steps=tuple(steps),
         target_transform=recognized.target_transform,
@@ -271,27 +281,11 @@ def _collate_segment(
     )
 
 
-def _if_any(segment: S) -> tuple[S, ...]:
-    """The segment, unless there is nothing to do in it."""
-    return (segment,) if segment.steps else ()
-
-
-def _erasing_step(lowered: LoweredTransform) -> ErasingStep | None:
-    if lowered.erase is None:
-        return None
-    return ErasingStep(lowered.erase, len(lowered.ops), lowered.table.dtype)
-
-
 def _view_problems(lowered: LoweredTransform, output: _Output) -> tuple[Step, ...]:
     if lowered.views == 1 or (output.dtype is None and output.layout == "NCHW"):
         return ()
     reason = "dtype and memory_format are for batches of one image a sample"
     return (Step(f"{lowered.views} images a sample", reason, refused=True),)
-
-
-def _copy_step(device: torch.device, final: torch.dtype) -> Step:
-    saved = f", 1 byte a value rather than {final.itemsize}" if final.itemsize > 1 else ""
-    return Step(f"to {device}", f"copied, overlapped with the training step{saved}", "exact")
 
 
 def _cast_steps(before: torch.dtype, after: torch.dtype) -> tuple[Step, ...]:

@@ -191,7 +191,6 @@ class BatchSegment:
 
 
 SampleSegment = NativeSegment | GatherSegment | DatasetSegment
-SAMPLE_SEGMENTS = (NativeSegment, GatherSegment, DatasetSegment)
 Segment = SampleSegment | ValueSegment | CollateSegment | BatchSegment
 S = TypeVar("S", bound=Segment)
 
@@ -203,14 +202,14 @@ class Plan:
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
-        if not self.segments or not isinstance(self.segments[0], SAMPLE_SEGMENTS):
+        if not self.segments or not isinstance(self.segments[0], SampleSegment):
             raise ValueError("a plan must begin with a segment that makes samples")
 
     @property
     def samples(self) -> SampleSegment:
         """The first segment, which makes the samples."""
         first = self.segments[0]
-        assert isinstance(first, SAMPLE_SEGMENTS)
+        assert isinstance(first, SampleSegment)
         return first
 
     def find(self, kind: type[S]) -> S | None:

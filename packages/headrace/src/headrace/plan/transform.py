@@ -16,8 +16,9 @@ from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.colors import Grayscale
 from headrace.transforms.levels import ExifTranspose, Identity, ToPureTensor, ToRGB, ToTensor
-from headrace.transforms.lookup import is_container, read_op, steps_of
+from headrace.transforms.lookup import container_of, read_op, steps_of
 from headrace.transforms.op import (
+    NO_EFFECT,
     NO_GRAY,
     UNKNOWN,
     Extent,
@@ -29,7 +30,7 @@ from headrace.transforms.op import (
     parity_of,
     parity_text,
 )
-from headrace.transforms.origin import describe_callable, located
+from headrace.transforms.origin import located
 from headrace.transforms.random_erasing import RandomErasing
 
 # Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
@@ -37,13 +38,7 @@ MAX_DEPTH = 32
 
 NO_NATIVE_FORM = "no native implementation"
 IN_TABLE = "fused into a lookup table of 256 levels"
-ERASED = "drawn by sample, written into the batch"
 READ_SO = "part of how files are read"
-NOT_FIRST = "turns the image after other steps; put it first"
-VARYING_CHANNELS = "gives images of one channel or of three, by chance"
-NOT_LAST = "erases before other steps; put it at the end"
-OF_SEVERAL = "comes after a crop into several images"
-OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,24 +119,25 @@ def lower_transform(
     items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
     _settle(items, images)
-    _check_erasing(items)
     if any(item.problem for item in items):
         return _steps_as_written(items)
-    table = _table_of_batches(items, images)
+    settled = [item.settled for item in items if item.settled is not None]
+    extent = settled[-1].extent if settled else images.size
+    of_images = [item for item in items if not isinstance(item.op, (LevelOp, RandomErasing))]
+    table = _table_of(items, extent)
     if not isinstance(table, PointwiseTable):
         return (*_steps_as_written(items), table)
-    extent = _extent(items, images)
     return LoweredTransform(
         mode=images.mode,
         upright=images.upright,
-        ops=_image_ops(items),
+        ops=tuple(each.op for each in settled if each.op is not None),
         height=extent.height,
         width=extent.width,
         channels=table.channels,
         views=_views_of(items),
         table=table,
         erase=_erasing_of(items),
-        op_steps=tuple(_native_step(item) for item in items if not _is_of_values(item)),
+        op_steps=tuple(map(_native_step, of_images)),
         table_steps=tuple(_native_step(item) for item in items if isinstance(item.op, LevelOp)),
         erase_steps=tuple(_native_step(item) for item in items if isinstance(item.op, RandomErasing)),
     )
@@ -160,53 +156,30 @@ def _fold_reading(items: Sequence[_Item], images: _Images) -> _Images:
     return images
 
 
-def _table_of_batches(items: Sequence[_Item], images: _Images) -> PointwiseTable | Step:
-    """The table that ends `items`, each of which native code could do alone, or why there is none."""
-    if not any(isinstance(item.op, LevelOp) for item in items):
+def _table_of(items: Sequence[_Item], extent: Extent) -> PointwiseTable | Step:
+    """The table that ends `items`, each of which native code could do alone, or why there is none. They give
+    images of `extent`."""
+    levels = [item for item in items if isinstance(item.op, LevelOp)]
+    if not levels:
         return Step("output", "gives PIL images rather than tensors", refused=True)
-    if not _extent(items, images).exact:
+    if not extent.exact:
         reason = "size varies with the image: give Resize both sizes, or crop at the end"
         return Step("output", reason, refused=True)
-    return _table_of(items)
-
-
-def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
-    """The table of the pointwise transforms among `items`, or why there is none that erasing can follow."""
-    levels = [item for item in items if isinstance(item.op, LevelOp)]
-    transforms = [item.transform for item in levels if _in_table(item)]
-    views, channels = _views_of(items), items[-1].channels
+    # What hands on an image, or makes RGB of it, has been counted before the conversion to a tensor.
+    transforms = [item.transform for item in levels if item.on_tensor or not isinstance(item.op, Identity)]
+    views = _views_of(items)
     made = build_table if views == 1 else partial(build_table_of_views, views)
-    table = made(transforms, channels)
+    table = made(transforms, items[-1].channels)
     if isinstance(table, str):
         return Step(", ".join(item.text for item in levels), table, refused=True)
     erase = _erasing_of(items)
     if erase is not None and not _holds(table.dtype, erase):
-        return Step(str(erase), OUT_OF_RANGE, refused=True)
+        return Step(str(erase), "may erase with what uint8 doesn't hold", refused=True)
     return table
-
-
-def _in_table(item: _Item) -> bool:
-    # What hands on an image, or makes RGB of it, has been counted before the conversion to a tensor.
-    return item.on_tensor or not isinstance(item.op, Identity)
-
-
-def _image_ops(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
-    settled = (item.settled for item in items if item.settled is not None)
-    return tuple(each.op for each in settled if each.op is not None)
-
-
-def _extent(items: Sequence[_Item], images: _Images) -> Extent:
-    """The size of the image after `items`, the first of which gets `images`."""
-    extents = [item.settled.extent for item in items if item.settled is not None]
-    return extents[-1] if extents else images.size
 
 
 def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
     return next((item.op for item in items if isinstance(item.op, RandomErasing)), None)
-
-
-def _is_of_values(item: _Item) -> bool:
-    return isinstance(item.op, (LevelOp, RandomErasing))
 
 
 def _views_of(items: Sequence[_Item]) -> int:
@@ -255,7 +228,7 @@ def _read(transform: Any, before: Sequence[_Item]) -> _Item:
     text = type(transform).__name__
     try:
         kind: Any = find_op(type(transform))
-        text = located(describe_callable(transform), transform)
+        text = located(transform)
         if kind is None:
             raise NoNativeForm(_unknown_reason(transform))
         on_levels = issubclass(kind, ImageOp) and _gives_levels(before)
@@ -279,14 +252,14 @@ def _unknown_reason(transform: Any) -> str:
     base = known_base(transform)
     if base is not None:
         return f"a subclass of {base.__name__}, which may do anything"
-    if is_container(type(transform)):
+    if container_of(type(transform)):
         return find_change(transform) or f"nested more than {MAX_DEPTH} deep"
     return NO_NATIVE_FORM
 
 
 def _settle(items: Sequence[_Item], images: _Images) -> None:
-    """Decides on each image op in its place, the first of them on `images`. After one with a problem the next
-    is judged as if it had run."""
+    """Decides on each op in its place, the first of them on `images`. After one with a problem the next is
+    judged as if it had run."""
     extent, channels, on_tensor = images.size, images.channels, False
     for i, item in enumerate(items):
         # All others leave an image an image, or raise an error for one (which the table's making finds out).
@@ -302,11 +275,14 @@ def _settle(items: Sequence[_Item], images: _Images) -> None:
         elif isinstance(item.op, ToRGB) and not on_tensor:
             channels = 3
         elif isinstance(item.op, ExifTranspose) and not item.reads:
-            item.problem = NOT_FIRST
-        elif isinstance(item.op, RandomErasing) and channels == 1:
-            item.problem = NO_GRAY
+            item.problem = "turns the image after other steps; put it first"
+        elif isinstance(item.op, RandomErasing):
+            last = all(isinstance(after.op, (ToPureTensor, Identity)) for after in items[i + 1 :])
+            item.problem = NO_GRAY if channels == 1 else ""
+            if not last:
+                item.problem = "erases before other steps; put it at the end"
         if isinstance(item.op, (ImageOp, RandomErasing)) and _views_of(items[:i]) > 1:
-            item.problem = OF_SEVERAL
+            item.problem = "comes after a crop into several images"
         item.channels = channels
 
 
@@ -317,7 +293,7 @@ def _channels_problem(item: _Item, channels: int) -> str:
     if item.on_tensor:
         return ""  # what works on tensors of one channel as on those of three moves pixels only
     if not op.channels(channels):
-        return VARYING_CHANNELS
+        return "gives images of one channel or of three, by chance"
     return (op.gray_problem or _fill_problem(item.transform)) if channels == 1 else ""
 
 
@@ -330,14 +306,6 @@ def _fill_problem(transform: Any) -> str:
         return f"fill={fill!r} isn't one level, as an image of one channel needs it"
     inside = getattr(transform, "transforms", ())
     return next(filter(None, map(_fill_problem, inside)), "")
-
-
-def _check_erasing(items: Sequence[_Item]) -> None:
-    """An erasing anywhere but at the end is a problem."""
-    for i, item in enumerate(items):
-        last = all(isinstance(after.op, (ToPureTensor, Identity)) for after in items[i + 1 :])
-        if isinstance(item.op, RandomErasing) and not last:
-            item.problem = NOT_LAST
 
 
 def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
@@ -353,11 +321,12 @@ def _native_step(item: _Item) -> Step:
     if isinstance(item.op, ToRGB) and not item.on_tensor:
         return Step(item.text, "gray becomes three equal channels, RGB stays", "exact")
     if isinstance(item.op, ImageOp):
-        note = "" if item.settled is None else item.settled.note
-        return Step(item.text, note, parity_text(parity_of(item.op)))
+        runs = item.settled is None or item.settled.op is not None
+        return Step(item.text, "" if runs else NO_EFFECT, parity_text(parity_of(item.op)))
     if isinstance(item.op, Identity):
         return Step(item.text, "changes nothing", "exact")
-    return Step(item.text, ERASED if isinstance(item.op, RandomErasing) else IN_TABLE, "exact")
+    erases = isinstance(item.op, RandomErasing)
+    return Step(item.text, "drawn by sample, written into the batch" if erases else IN_TABLE, "exact")
 
 
 def _steps_as_written(items: Sequence[_Item]) -> tuple[Step, ...]:

@@ -40,12 +40,8 @@ class ChanceOp(ImageOp):
 
 @dataclass(frozen=True)
 class PlainChanceOp(ChanceOp):
-    """One whose only argument is `p`.
-
-    Attributes:
-        as_tensor: see `probability`.
-        function: that of torchvision's which is applied.
-    """
+    """One whose only argument is `p`, compared `as_tensor` or not (see `probability`). `function` is
+    torchvision's, which is applied."""
 
     as_tensor: ClassVar[bool] = False
     function: ClassVar[Callable[[Any], Any]]
@@ -63,11 +59,8 @@ class PlainChanceOp(ChanceOp):
 
 
 def probability(transform: Any, *, as_tensor: bool) -> float:
-    """The attribute `p`, in the precision of torchvision's comparison.
-
-    Args:
-        as_tensor: the class compares a float32 tensor with it, as all of v2's do, and not a Python float.
-    """
+    """The attribute `p`, in the precision of torchvision's comparison: that of a float32 tensor if
+    `as_tensor`, and in all classes of v2, else that of a Python float."""
     p = chance("p", transform.p)
     return float(np.float32(p)) if as_tensor or isinstance(transform, v2.Transform) else p
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +65,6 @@ class Grayscale(ImageOp):
 
     @property
     def keeps_info(self) -> bool:  # type: ignore[override]
-        """See `ImageOp`."""
         return self.num_output_channels == 1
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -142,7 +140,9 @@ class ColorJitter(_ColorsOp):
     )
 
     def __str__(self) -> str:
-        return f"ColorJitter({', '.join(f'{name} {range_text(value)}' for name, value in self._factors())})"
+        bounds_of = {name: getattr(self, name) for name in FACTORS}
+        changed = (f"{name} {range_text(value)}" for name, value in bounds_of.items() if value is not None)
+        return f"ColorJitter({', '.join(changed)})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -156,7 +156,6 @@ class ColorJitter(_ColorsOp):
 
     @property
     def keeps_info(self) -> bool:  # type: ignore[override]
-        """See `ImageOp`."""
         return self.brightness is None and self.contrast is None and self.hue is None
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -164,11 +163,6 @@ class ColorJitter(_ColorsOp):
             if getattr(self, FACTORS[which]) is not None:
                 image = ADJUST[which](image, draw[len(FACTORS) + which])
         return image
-
-    def _factors(self) -> Iterator[tuple[str, Bounds]]:
-        """Names and bounds of what is changed."""
-        values = ((name, getattr(self, name)) for name in FACTORS)
-        return ((name, value) for name, value in values if value is not None)
 
 
 EACH_ADJUSTMENT = ColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))

@@ -15,7 +15,6 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.op import (
     MAX_SIZE,
-    NO_EFFECT,
     NO_GRAY,
     TENSOR_PIXELS,
     Extent,
@@ -87,7 +86,7 @@ class CenterCrop(_Window):
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         if before == self.extent(before):
-            return Settled(None, before, NO_EFFECT)
+            return Settled(None, before)
         pads = on_tensor and not before.holds(self.height, self.width)
         return Settled(self, self.extent(before), problem=TENSOR_PADDING if pads else "")
 
@@ -227,7 +226,7 @@ class RandomCrop(SizedOp):
             sizes = f"{step.height}×{step.width} from {padded.height}×{padded.width}"
             return Settled(step, after, problem=f"cuts {sizes}, for which torchvision raises an error")
         if not step.may_pad and before == after:
-            return Settled(None, after, NO_EFFECT)
+            return Settled(None, after)
         return Settled(step, after, problem=TENSOR_PADDING if on_tensor and step.may_pad else "")
 
     def total_padding(self, height: int, width: int) -> tuple[int, int, int, int]:

@@ -98,11 +98,8 @@ class Group(Holder):
 
 @dataclass(frozen=True)
 class RandomApply(Holder):
-    """All of `ops`, one after another, with probability `p`.
-
-    Attributes:
-        inclusive: v1 applies them for a random number of just `p`, too.
-    """
+    """All of `ops`, one after another, with probability `p`; if `inclusive`, as in v1, for a random number of
+    just `p`, too."""
 
     p: float
     inclusive: bool
@@ -141,11 +138,7 @@ class RandomApply(Holder):
 
 @dataclass(frozen=True)
 class RandomChoice(Holder):
-    """One of `ops`.
-
-    Attributes:
-        weights: weight of each of them, or None if all have the same.
-    """
+    """One of `ops`, chosen by `weights`, or each as often as any other if these are None."""
 
     weights: tuple[float, ...] | None
 

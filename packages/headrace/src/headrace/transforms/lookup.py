@@ -22,7 +22,7 @@ from headrace.transforms.own_code import plain_base, wrapped_transform
 COMPOSE: tuple[type, ...] = (v1.Compose, v2.Compose)
 LISTS = (*COMPOSE, nn.Sequential)
 # What `weights.transforms()` of torchvision's image models gives.
-PRESET = ("torchvision.transforms._presets", "ImageClassification")
+PRESET = "torchvision.transforms._presets.ImageClassification"
 
 _by_class: dict[type, type[Op]] = {}
 _by_name: dict[str, type[Op]] = {}
@@ -42,11 +42,15 @@ def find_op(cls: type) -> type[Op] | None:
 
 
 def _find_exactly(cls: type) -> type[Op] | None:
-    found = _by_class.get(cls) or _by_name.get(f"{cls.__module__}.{cls.__qualname__}")
-    if found is None or cls in _by_class:
-        return found
-    # A class may say of itself that it is of any module.
-    return found if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls else None
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    return _by_class.get(cls) or (_by_name.get(name) if is_class(cls, name) else None)
+
+
+def is_class(cls: type, name: str) -> bool:
+    """Returns whether `cls` is the class of that full name, of a module that the user has imported: a class
+    may say of itself that it is of any."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(sys.modules.get(module), attribute, None) is cls
 
 
 def _is_known(cls: type) -> bool:
@@ -66,28 +70,22 @@ def read_op(kind: type[Op], transform: Any, *, on_tensor: bool) -> Op:
 def known_base(transform: Any) -> type | None:
     """The known class that `transform`'s class derives from, if it does without being one."""
     bases = type(transform).__mro__[1:]
-    return next((base for base in bases if _is_known(base) or is_container(base)), None)
+    return next((base for base in bases if _is_known(base) or container_of(base)), None)
 
 
-def is_container(cls: type) -> bool:
-    """Returns whether objects of this class call other transforms one after another."""
-    return _container_of(cls) is not None
-
-
-def _container_of(cls: type) -> type | None:
-    """The container that `cls` is, or changes nothing of."""
+def container_of(cls: type) -> type | None:
+    """The container that `cls` is, or changes nothing of: it calls other transforms one after another."""
     return cls if _is_container(cls) else plain_base(cls, _is_container)
 
 
 def _is_container(cls: type) -> bool:
-    module = sys.modules.get(PRESET[0])
-    return cls in LISTS or (module is not None and cls is getattr(module, PRESET[1], None))
+    return cls in LISTS or is_class(cls, PRESET)
 
 
 def steps_of(transform: Any) -> Sequence[Any] | None:
     """The transforms that a container calls, in order, or None for all other transforms, and for a container
     that was changed."""
-    kind = _container_of(type(transform))
+    kind = container_of(type(transform))
     if kind is None:
         wrapped = wrapped_transform(transform)
         return None if wrapped is None else [wrapped]

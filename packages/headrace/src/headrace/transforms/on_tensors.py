@@ -36,11 +36,8 @@ RESIZES = (
 
 
 def tensor_filter_of(transform: Any) -> int:
-    """A value of `TENSOR_FILTERS`, from the attributes of a transform that resizes uint8 tensors.
-
-    Raises:
-        NoNativeForm: native code, or torch itself, doesn't interpolate tensors like that.
-    """
+    """A value of `TENSOR_FILTERS`, from the attributes of a transform that resizes uint8 tensors. Raises
+    NoNativeForm if native code, or torch itself, doesn't interpolate tensors like that."""
     require_v2(transform)
     mode = interpolation_of(transform)
     if mode not in TENSOR_FILTERS:
@@ -79,11 +76,8 @@ def check_result(height: int, width: int) -> None:
 
 
 def in_torch(op: AnyOp, transform: Any, probe: ImageOp) -> AnyOp:
-    """`op`, which was read from `transform`, in torch's arithmetic.
-
-    Raises:
-        NoNativeForm: `transform` isn't v2's, or torch doesn't compute `probe` as native code does.
-    """
+    """`op`, which was read from `transform`, in torch's arithmetic. Raises NoNativeForm if `transform` isn't
+    v2's, or torch doesn't compute `probe` as native code does."""
     require_v2(transform)
     if not torch_computes_as_expected(replace(probe, arithmetic="torch")):
         raise NoNativeForm(OTHER_PIXELS)

@@ -64,13 +64,11 @@ class Settled:
     Attributes:
         op: op that runs, or None if it would change nothing.
         extent: size of the image after it.
-        note: what `explain()` says of it.
         problem: reason why native code can't do it here, or "".
     """
 
     op: ImageOp | None
     extent: Extent
-    note: str = ""
     problem: str = ""
 
 
@@ -94,11 +92,8 @@ class Op(ABC):
 
     @classmethod
     def read(cls, transform: Any) -> Op:
-        """The op of an object of a matched class. The default is for ops that no object is read as.
-
-        Raises:
-            NoNativeForm: its arguments have no native form.
-        """
+        """The op of an object of a matched class. Raises NoNativeForm if its arguments have no native form.
+        The default is for ops that no object is read as."""
         raise NoNativeForm(f"{transform!r} isn't read as {cls.__name__}")
 
     @abstractmethod

@@ -41,35 +41,30 @@ def location(value: Any) -> str | None:
     cls = value if isinstance(value, type) else type(value)
     if cls.__module__.partition(".")[0] in LIBRARIES:
         return None
-    return _class_place(cls)
-
-
-def patched_text(function: Function, value: Any) -> str:
-    """Such as ``PIL.Image.open is my_open (train.py:3)``."""
-    first = function.first_of(value)
-    code = getattr(first, "__code__", None)
-    # Not by __qualname__ and inspect.unwrap: functools.wraps has them name the function that is wrapped.
-    if isinstance(code, CodeType):
-        name = getattr(code, "co_qualname", code.co_name)
-        return f"{function.text} is {name} ({place(code.co_filename, code.co_firstlineno)})"
-    return f"{function.text} is {located(describe_callable(first), first)}"
-
-
-def located(text: str, value: Any) -> str:
-    """`text`, with the place of `value` in brackets if that is known."""
-    place = location(value)
-    return text if place is None else f"{text} ({place})"
-
-
-# By class: (file, line), or None. Every epoch is planned, and a file takes milliseconds to search.
-_class_places: weakref.WeakKeyDictionary[type, tuple[str, int] | None] = weakref.WeakKeyDictionary()
-
-
-def _class_place(cls: type) -> str | None:
     if cls not in _class_places:
         _class_places[cls] = _find_class(cls)
     found = _class_places[cls]
     return None if found is None else place(*found)
+
+
+def patched_text(function: Function, other: Any) -> str:
+    """Such as ``PIL.Image.open is my_open (train.py:3)``."""
+    code = getattr(other, "__code__", None)
+    # Not by __qualname__ and inspect.unwrap: functools.wraps has them name the function that is wrapped.
+    if isinstance(code, CodeType):
+        name = getattr(code, "co_qualname", code.co_name)
+        return f"{function.text} is {name} ({place(code.co_filename, code.co_firstlineno)})"
+    return f"{function.text} is {located(other)}"
+
+
+def located(value: Any) -> str:
+    """The name of `value`, with the place of its definition in brackets if that is known."""
+    name, place = describe_callable(value), location(value)
+    return name if place is None else f"{name} ({place})"
+
+
+# By class: (file, line), or None. Every epoch is planned, and a file takes milliseconds to search.
+_class_places: weakref.WeakKeyDictionary[type, tuple[str, int] | None] = weakref.WeakKeyDictionary()
 
 
 def _find_class(cls: type) -> tuple[str, int] | None:

@@ -14,8 +14,9 @@ import inspect
 import re
 import textwrap
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import product
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -87,8 +88,6 @@ UNUSUAL_FLAGS = (
 Instruction = tuple[str, Any]
 OBJECT = "what a name stands for"
 UNKNOWN = object()
-# Steps in a form that can be compared and hashed: (name, type of the argument, argument).
-ComparableSteps = tuple[tuple[str, type, Any], ...]
 
 
 def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
@@ -297,18 +296,8 @@ def _outer_values(function: FunctionType, instruction: str) -> Mapping[str, Any]
         return {}
 
 
-def _comparable(steps: Sequence[Instruction], *, ignored: Any = None) -> ComparableSteps:
-    """`steps` in a form that is equal if functions do the same; the argument `ignored` (a constant, the name
-    of an attribute, or the id() of an object) may be any other of its type."""
-    found = []
-    for name, value in steps:
-        argument = id(value) if name == OBJECT else value  # objects needn't be hashable
-        found.append((name, type(argument), None if argument == ignored else argument))
-    return tuple(found)
-
-
-# (number of arguments, table of exception handlers, steps).
-Shape = tuple[int, bytes, ComparableSteps]
+# Number of arguments, table of exception handlers, and steps: (name, type of the argument, argument).
+Shape = tuple[int, bytes, tuple[tuple[str, type, Any], ...]]
 
 
 def _shape(function: Any, ignored: str | None = None) -> Shape | None:
@@ -317,7 +306,11 @@ def _shape(function: Any, ignored: str | None = None) -> Shape | None:
     code = _plain_code(function)
     if code is None:
         return None
-    return code.co_argcount, _handlers(code), _comparable(_steps(function), ignored=ignored)
+    steps = []
+    for name, value in _steps(function):
+        argument = id(value) if name == OBJECT else value  # objects needn't be hashable
+        steps.append((name, type(argument), None if argument == ignored else argument))
+    return code.co_argcount, _handlers(code), tuple(steps)
 
 
 def _plain_code(function: Any) -> CodeType | None:
@@ -330,10 +323,8 @@ def _plain_code(function: Any) -> CodeType | None:
 
 
 def _handlers(code: CodeType) -> bytes:
-    """Returns the table of exception handlers, which is empty if there are none."""
-    # Python 3.10 has no such table: what handles exceptions there are instructions.
-    handlers: bytes = getattr(code, "co_exceptiontable", b"")
-    return handlers
+    """The table of exception handlers. Python 3.10 has instructions in its place."""
+    return bytes(getattr(code, "co_exceptiontable", b""))
 
 
 # What names mean in the code below.
@@ -347,20 +338,14 @@ NAMES = {
 }
 
 
-def _function(arguments: str, body: str, before: str) -> FunctionType:
-    """The function of these lines, in a module with the line `before` it; it is never called."""
-    source = f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}"
-    module = compile(source, "own code", "exec")
-    code = next(each for each in module.co_consts if isinstance(each, CodeType))
-    return FunctionType(code, NAMES)
-
-
 def _shapes(arguments: str, *bodies: str, ignored: str | None = None) -> set[Shape | None]:
     """Shapes of functions of these lines, in modules that import what they call and in cells that needn't."""
     found = set()
-    for body in bodies:
-        for before in ("", "from PIL import Image"):
-            found.add(_shape(_function(arguments, body, before), ignored))
+    for body, before in product(bodies, ("", "from PIL import Image")):
+        source = f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}"
+        module = compile(source, "own code", "exec")
+        code = next(each for each in module.co_consts if isinstance(each, CodeType))
+        found.add(_shape(FunctionType(code, NAMES), ignored))
     return found
 
 

@@ -54,13 +54,11 @@ class Function:
         holder = self.owner if isinstance(self.owner, Mapping) else vars(self.owner)
         return holder.get(self.key)
 
-    def is_librarys(self, value: Any) -> bool:
-        """Returns whether `value` is the library's own, or Headrace's, which stands for it."""
-        return all(map(self._is_own, _parts(value)))
-
-    def first_of(self, value: Any) -> Any:
-        """The first function or class of `value` that isn't the library's own."""
-        return next(part for part in _parts(value) if not self._is_own(part))
+    def foreign(self) -> Any:
+        """Returns the first function or class in its place that is neither the library's own nor Headrace's,
+        which stands for it, or None."""
+        parts = _parts(self.found())
+        return next((part for part in parts if part is not None and not self._is_own(part)), None)
 
     def _is_own(self, part: Any) -> bool:
         if not isinstance(part, (type, FunctionType)):
@@ -80,8 +78,8 @@ Patched = list[tuple[Function, Any]]
 
 def find_patched() -> Patched:
     """Those of `TABLE` in whose places are other functions now, and these. Takes less than a millisecond."""
-    found = ((function, function.found()) for function in TABLE)
-    return [(each, value) for each, value in found if value is not None and not each.is_librarys(value)]
+    foreign = ((function, function.foreign()) for function in TABLE)
+    return [(function, other) for function, other in foreign if other is not None]
 
 
 def stopped_by(patched: Patched) -> set[str]:
@@ -94,7 +92,7 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, property):
-        return [part for part in (value.fget, value.fset) if part is not None]
+        return [value.fget, value.fset]
     return [value.__func__ if isinstance(value, (staticmethod, classmethod)) else value]
 
 
@@ -106,17 +104,8 @@ def _is_in(name: str | None, module: str) -> bool:
 
 # What deferred images do themselves, and what Pillow does on its way to the same pixels.
 METHODS = (
-    *(
-        "__array__",
-        "__array_interface__",
-        "__eq__",
-        "__exit__",
-        "__getstate__",
-        "__setstate__",
-        "_copy",
-        "_crop",
-        "_new",
-    ),
+    *("__array__", "__array_interface__", "__eq__", "__exit__", "__getstate__", "__setstate__"),
+    *("_copy", "_crop", "_new"),
     *("close", "convert", "copy", "crop", "filter", "frombytes", "im", "load", "point", "reduce", "resize"),
     *("rotate", "split", "thumbnail", "tobytes", "transform", "transpose"),
 )

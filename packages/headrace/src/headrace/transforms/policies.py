@@ -97,14 +97,8 @@ class OperationTable(NamedTuple):
 def read_table(
     transform: Any, bins: int, names: tuple[str, ...], chosen: tuple[str, ...], most: Callable[[int], float]
 ) -> OperationTable:
-    """torchvision's own magnitudes of the operations of a policy; the arguments are those of the table.
-
-    Args:
-        chosen: operations that torchvision must have for it, in its order.
-
-    Raises:
-        NoNativeForm: they aren't as expected.
-    """
+    """torchvision's own magnitudes of the operations of a policy; the arguments are those of the table, and
+    what torchvision must have `chosen` for it, in its order. Raises NoNativeForm if they differ."""
     sizes = ((331, 640), (224, 993))
     try:
         here, there = (augmentation_space(transform, bins, size) for size in sizes)

@@ -150,11 +150,9 @@ def bounds(
     name: str, value: Any, lowest: float = 0.0, highest: float = math.inf, *, exclusive: bool = False
 ) -> tuple[float, float]:
     """(low, high): finite, and from `lowest`, or above it if `exclusive`, to `highest`."""
-    if not isinstance(value, Sequence) or len(value) != 2:
-        raise NoNativeForm(f"{name}={value!r} isn't a pair of numbers")
-    low, high = number(name, value[0]), number(name, value[1])
+    low, high = two(name, value)
     too_low = low <= lowest if exclusive else low < lowest
-    if too_low or not low <= high <= highest or not math.isfinite(low) or not math.isfinite(high):
+    if too_low or not low <= high <= highest:
         most = "" if highest == math.inf else f", <= {highest:g}"
         bound = f"{'>' if exclusive else '>='} {lowest:g}{most}"
         raise NoNativeForm(f"{name} {low, high} must be (low, high), finite, {bound}, low <= high")

@@ -16,7 +16,6 @@ from headrace.records import Draw
 from headrace.transforms.on_tensors import check_result, tensor_filter_of
 from headrace.transforms.op import (
     MAX_SIZE,
-    NO_EFFECT,
     UNKNOWN,
     Arithmetic,
     Extent,
@@ -38,7 +37,6 @@ from headrace.transforms.reading import (
 )
 
 TENSOR_RESIZE = "resizes a tensor other than uint8 RGB, and not natively; put it before the conversion"
-NOTHING_LEFT = "leaves nothing of the shorter edge"
 
 
 class _Resizing(ImageOp):
@@ -48,9 +46,9 @@ class _Resizing(ImageOp):
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         after = self.extent(before)
         if after.height == 0 or after.width == 0:
-            return Settled(self, UNKNOWN, problem=NOTHING_LEFT)
+            return Settled(self, UNKNOWN, problem="leaves nothing of the shorter edge")
         if after.exact and after == before:
-            return Settled(None, after, NO_EFFECT)
+            return Settled(None, after)
         return super().settle(before, on_tensor=on_tensor)
 
 

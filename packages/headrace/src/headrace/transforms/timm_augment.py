@@ -84,10 +84,7 @@ class Operation(NamedTuple):
 @dataclass(frozen=True)
 class TimmAugment(ImageOp):
     """`steps` of `rows`, one after another; or, if rows are policies of several operations, one of these.
-
-    Attributes:
-        weights: weights of the rows, none of which is then chosen twice; or None if all are equally likely.
-    """
+    With `weights` none is chosen twice; without, all are equally likely."""
 
     shared: Shared
     rows: tuple[tuple[Operation, ...], ...]
@@ -225,21 +222,18 @@ def _rows(operations: Sequence[Operation]) -> npt.NDArray[np.float32]:
     return np.array(values, np.float32).ravel()
 
 
-def _drawn(draw: Draw) -> Iterator[tuple[str, float, int]]:
-    """Yields (name, argument of Pillow's function, filter) of each operation."""
-    for kind, argument, filter_ in zip(draw[::3], draw[1::3], draw[2::3], strict=True):
-        if int(kind):
-            yield OPERATIONS[int(kind)], argument, int(filter_)
-
-
 def _apply_drawn(image: Image.Image, draw: Draw, shared: Shared) -> Image.Image:
     """Applies timm's functions to the image."""
-    for name, argument, filter_ in _drawn(draw):
-        function = importlib.import_module("timm.data.auto_augment").NAME_TO_OP[COMPUTED.get(name, name)]
+    functions = importlib.import_module("timm.data.auto_augment").NAME_TO_OP
+    for kind, argument, filter_ in zip(draw[::3], draw[1::3], draw[2::3], strict=True):
+        name = OPERATIONS[int(kind)]
+        if name == "Nothing":
+            continue
         inputs: tuple[float, ...] = () if name in WITHOUT_ARGUMENT else (argument,)
         if name.startswith(("Posterize", "Solarize")):
             inputs = (int(argument),)
-        image = function(image, *inputs, resample=filter_, fillcolor=shared.fill)
+        function = functions[COMPUTED.get(name, name)]
+        image = function(image, *inputs, resample=int(filter_), fillcolor=shared.fill)
     return image
 
 

@@ -73,8 +73,9 @@ class RandomRotation(ImageOp):
         center = None if transform.center is None else two("center", transform.center)
         if center is not None and not all(abs(c) <= MAX_SIZE for c in center):
             raise NoNativeForm(f"center {center} must be within {MAX_SIZE} pixels")
-        filter_, fill = warp_filter_of(transform), fill_color(transform, _turned)
-        return cls(degrees, filter_, bool(transform.expand), center, fill)
+        # Its corners are from outside.
+        fill = fill_color(transform, lambda fill: F.rotate(Image.new("RGB", (9, 9)), 45, fill=fill))
+        return cls(degrees, warp_filter_of(transform), bool(transform.expand), center, fill)
 
     def params(self) -> tuple[float, ...]:
         center = (0, 0, 0) if self.center is None else (1, *self.center)
@@ -90,11 +91,6 @@ class RandomRotation(ImageOp):
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         center = None if self.center is None else list(self.center)
         return F.rotate(image, draw[0], mode_of(self.filter), self.expand, center, list(self.fill))
-
-
-def _turned(fill: Any) -> Any:
-    """An image with corners from outside."""
-    return F.rotate(Image.new("RGB", (9, 9)), 45, fill=fill)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,7 @@ from headrace.sources.kinds.tensors import Tensors
 from headrace.sources.kinds.timm import TimmFolders
 from headrace.sources.kinds.wrappers import Concatenations, Subsets
 
-__all__ = [
-    "DATASETS",
-    "InTensors",
-    "Kind",
-    "Reading",
-    "Recognized",
-    "Refusal",
-    "read_dataset",
-]
+__all__ = ["DATASETS", "InTensors", "Kind", "Reading", "Recognized", "Refusal", "read_dataset"]
 
 DATASETS: tuple[type[Kind], ...] = (
     Folders,

@@ -13,13 +13,10 @@ from torchvision import datasets
 from headrace.records import Mode
 from headrace.sources.arrays import ArraySource
 from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
-from headrace.transforms.op import Extent
+from headrace.transforms.op import MAX_SIZE, Extent
 
 Labels = npt.NDArray[np.int64]
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-# The longest edge that native code takes, in pixels: kMaxEdge.
-MAX_EDGE = 1 << 20
 
 
 class _Arrays(Kind):
@@ -34,7 +31,7 @@ class _Arrays(Kind):
         if isinstance(images, str):
             return Refusal(name, images)
         n, height, width, channels = images.shape
-        if channels != len(cls.mode) or not all(0 < edge <= MAX_EDGE for edge in (height, width)):
+        if channels != len(cls.mode) or not all(0 < edge <= MAX_SIZE for edge in (height, width)):
             return Refusal(name, f"its data has shape {list(dataset.data.shape)}, which isn't that of images")
         labels = cls._labels(dataset)
         if labels is None or len(labels) != n:

@@ -14,7 +14,7 @@ from headrace.records import Mode
 from headrace.sources.folder import ImageSource
 from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
 from headrace.sources.source import EXTENSIONS
-from headrace.transforms.origin import describe_callable, located
+from headrace.transforms.origin import located
 from headrace.transforms.own_code import decoder_of, reading_mode_of
 
 
@@ -28,10 +28,10 @@ class Folders(Kind):
         """See `Kind`: any loader that does what Pillow or `decode_image` does."""
         what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
         decode = decoder_of(dataset.loader)
-        mode = "RGB" if decode else _mode_of(dataset.loader)
-        reason = patched_reason(dataset, DatasetFolder)
-        if reason is not None or mode is None:
-            return Refusal(what, reason or _loader_reason(dataset.loader))
+        mode, problem = ("RGB", "") if decode else _mode_of(dataset.loader)
+        reason = patched_reason(dataset, DatasetFolder) or problem
+        if reason:
+            return Refusal(what, reason)
         upright = decode is not None and decode is not by_torchvision
         files = read_files(what, dataset, dataset, mode=mode, decode=decode, upright=upright)
         problem = _tensors_problem(files) if isinstance(files, Recognized) else ""
@@ -39,11 +39,8 @@ class Folders(Kind):
 
 
 def read_files(what: str, dataset: Any, listing: Any, **more: Any) -> Recognized | Refusal:
-    """The files of `listing.samples`, below `listing.root`, with the transforms of `dataset`.
-
-    Args:
-        more: further fields of `Recognized`.
-    """
+    """The files of `listing.samples`, below `listing.root`, with the transforms of `dataset` and `more`
+    fields."""
     try:
         source = ImageSource.from_samples(listing.samples)
     except (TypeError, ValueError) as error:
@@ -53,20 +50,14 @@ def read_files(what: str, dataset: Any, listing: Any, **more: Any) -> Recognized
     return Recognized(what, source, dataset.transform, dataset.target_transform, root=root, **more)
 
 
-def _mode_of(loader: Any) -> Mode | None:
-    """The mode that `loader` converts what it reads with Pillow to, or None if it does anything else."""
-    if loader is default_loader:
-        return "RGB" if torchvision.get_image_backend() == "PIL" else None
-    return "RGB" if loader is pil_loader else reading_mode_of(loader)
-
-
-def _loader_reason(loader: Any) -> str:
-    """Why native code can't do what `loader` does, which has no mode."""
-    if loader is default_loader:
-        return f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
-    return (
-        f"has a loader of its own, {located(describe_callable(loader), loader)}, which native code can't call"
-    )
+def _mode_of(loader: Any) -> tuple[Mode | None, str]:
+    """The mode that `loader` converts what it reads with Pillow to, or None and why native code can't do what
+    it does."""
+    backend = torchvision.get_image_backend()
+    if loader is default_loader and backend != "PIL":
+        return None, f"torchvision's image backend is {backend}, not PIL"
+    mode: Mode | None = "RGB" if loader is default_loader or loader is pil_loader else reading_mode_of(loader)
+    return mode, "" if mode else f"has a loader of its own, {located(loader)}, which native code can't call"
 
 
 def _tensors_problem(files: Recognized) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from headrace.decoding import Decode
 from headrace.records import Mode
 from headrace.sources.source import Source, TensorRows
 from headrace.transforms.op import UNKNOWN, Extent
-from headrace.transforms.origin import describe_callable, located
+from headrace.transforms.origin import located
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,20 +94,14 @@ class Kind(ABC):
         """
 
 
-def is_class(cls: type, name: str) -> bool:
-    """Returns whether `cls` is the class of that full name, of a module that the user has imported."""
-    module, _, attribute = name.rpartition(".")
-    return getattr(sys.modules.get(module), attribute, None) is cls
-
-
 def patched_reason(dataset: Any, written: type[Any]) -> str | None:
     """Why reading a sample isn't what the author of the class `written` wrote, or None if it is."""
     method, whole = type(dataset).__getitem__, getattr(dataset, "__getitems__", None)
     # A function that wraps another may have its name and module.
     if getattr(method, "__globals__", {}).get("__name__") != written.__module__:
-        return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
+        return f"its __getitem__ was replaced by {located(method)}"
     if whole is not None:
-        return f"its __getitems__ is {located(describe_callable(whole), whole)}"
+        return f"its __getitems__ is {located(whole)}"
     return None
 
 

@@ -6,8 +6,9 @@ import copy
 from typing import Any
 
 from headrace.sources.kinds.folders import read_files
-from headrace.sources.kinds.kind import Kind, Recognized, Refusal, is_class, patched_reason
-from headrace.transforms.origin import describe_callable, located
+from headrace.sources.kinds.kind import Kind, Recognized, Refusal, patched_reason
+from headrace.transforms.lookup import is_class
+from headrace.transforms.origin import located
 
 READER = "timm.data.readers.reader_image_folder.ReaderImageFolder"
 
@@ -22,10 +23,8 @@ class TimmFolders(Kind):
         """See `Kind`: with a reader of folders, for an image and a label per sample."""
         reader: Any = getattr(dataset, "reader", None)
         if not is_class(type(reader), READER):
-            name = located(describe_callable(reader), reader)
-            return Refusal(
-                "timm's ImageDataset", f"its reader, {name}, isn't that of folders: runs as written"
-            )
+            why = f"its reader, {located(reader)}, isn't that of folders: runs as written"
+            return Refusal("timm's ImageDataset", why)
         what, mode = f"timm's ImageDataset(n={len(reader.samples)})", getattr(dataset, "input_img_mode", None)
         has_more = dataset.load_bytes or getattr(dataset, "additional_features", None) is not None
         if mode not in ("RGB", "L") or has_more:
