@@ -149,11 +149,8 @@ def _up_to_date(
     destination: Destination, source: Input, layout: Layout, made: dict[str, Any]
 ) -> PackIndex | None:
     """The index of the pack at the destination if it is the one to make, as far as options, keys, sizes and
-    times of modification show, or None if there is none yet, or one that can't be compared with it.
-
-    Raises:
-        PackError: it is another pack.
-    """
+    times of modification show, or None if there is none yet, or one that can't be compared with it. Raises
+    PackError if it is another pack."""
     existing = destination.existing()
     if existing is None:
         return None
@@ -193,12 +190,8 @@ def write_shards(
     report: Callable[[int], None],
     keep: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes the shards in `work`. Raises PackError.
-
-    Args:
-        report: called with the number of samples that were written since its last call.
-        keep: called with the number of each shard that is finished.
-    """
+    """Writes the shards in `work`. Raises PackError. Calls `report` with the number of samples that were
+    written since its last call, and `keep` with the number of each shard that is finished."""
 
     def prepare(chunk: tuple[int, Listing]) -> list[Packed]:
         samples = [changes.apply(source.read(item)) for item in chunk[1]]

@@ -23,11 +23,7 @@ _MODES = {"jpeg": ("L", "RGB", "CMYK"), "png": ("1", "L", "LA", "P", "RGB", "RGB
 
 @dataclass(frozen=True)
 class Changes:
-    """The options of `headrace.pack` that change images.
-
-    Raises:
-        ConfigError: a value is invalid.
-    """
+    """The options of `headrace.pack` that change images. Raises ConfigError if a value is invalid."""
 
     optimize: bool = False
     strip: bool = False

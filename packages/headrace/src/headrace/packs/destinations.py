@@ -43,10 +43,6 @@ class Destination:
     shards together share it. In a store shards get their names as they are finished, and the index makes them
     a pack; what isn't needed in the end, the plan and the shards' rows, lies in ``….partial``.
 
-    Args:
-        dest: its path or URL.
-        options: of the store.
-
     Attributes:
         path: the pack's path, or its URL.
         in_store: whether it is in a store.
@@ -82,16 +78,8 @@ class Destination:
         """The local folder in which to make the pack, which is whole if the body ends without an error.
 
         Two processes that make the same pack in a store at a time aren't distinguished: they write the same
-        bytes.
-
-        Args:
-            made: the options; an earlier run's work is continued only if they are the same.
-            layout: what will be packed.
-
-        Raises:
-            PackError: the destination holds something else, another process makes it, an earlier run had
-                other options or another source, or the disk is too small.
-            RemoteError: the store can't be read or written.
+        bytes. Raises PackError if the destination holds something else, another process makes it, an earlier
+        run had other options (`made`) or another source, or the disk is too small.
         """
         plan = {**made, "state": layout.state}
         with self._in_store(plan) if self.in_store else self._on_disk(plan, layout) as folder:

@@ -72,18 +72,11 @@ def build_entry_index(
     every: int = DEFAULT_EVERY,
     progress: ProgressCallback | None = None,
 ) -> IndexSummary:
-    """Makes or brings up to date the index of all JPEG files below `root`.
+    """Makes or brings up to date the index of all JPEG files below `root`, a folder as `ImageFolder` gets it.
 
-    Args:
-        root: a folder, as given to `ImageFolder`.
-        workers: threads, or None for the cores that this process may use.
-        every: MCUs between entry points; fewer make crops cheaper and the index larger. 0: as few as keep a
-            file's entry points within 2 % of its size, 4 at least.
-        progress: called with (files done, files in all) after each part.
-
-    Raises:
-        NotADirectoryError: `root` isn't a folder.
-        OSError: neither the folder nor the user's cache can be written to.
+    `every` is the number of MCUs from one entry point to the next: fewer make crops cheaper and the index
+    larger. Calls `progress` with (files done, files in all) after each part. Raises OSError if `root` isn't a
+    folder, or neither it nor the user's cache can be written to.
     """
     if not os.path.isdir(root):
         raise NotADirectoryError(f"{os.fspath(root)} isn't a folder; give the one that ImageFolder gets.")
@@ -161,19 +154,13 @@ def build_shard_index(
     workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> IndexSummary:
-    """Makes the index of WebDataset shards, for `headrace.PackedDataset`. They stay as they are.
+    """Makes the index of WebDataset shards, a folder of .tar files or one of them, for
+    `headrace.PackedDataset`. They stay as they are.
 
     It becomes ``index.arrow`` in the folder of the shards; if that can't be written, or for a single file, it
-    is kept in the user's cache. Interrupted, the same call continues after the last finished shard.
-
-    Args:
-        path: a folder of .tar files, or one of them.
-        workers: threads, or None for the cores that this process may use.
-        progress: called with (shards done, shards in all).
-
-    Raises:
-        PackError: a shard can't be read, no sample has an image, or the path is that of a pack with an index
-            of its own, or of an LMDB.
+    is kept in the user's cache. Interrupted, the same call continues after the last finished shard. Raises
+    PackError if a shard can't be read, no sample has an image, or the path is that of a pack with an index of
+    its own, or of an LMDB.
     """
     shards = resolved_shards(path)
     if is_lmdb(shards[0]):

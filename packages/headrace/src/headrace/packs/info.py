@@ -56,10 +56,7 @@ class PackInfo:
 
 def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> PackInfo:
     """Describes the pack in the folder `path`, or at that URL; for `storage_options` see `PackedDataset`.
-
-    Raises:
-        PackError: its index can't be read.
-    """
+    Raises PackError if its index can't be read."""
     index = StoredPack.open(path, storage_options).index
     _, begins, ends = index.entries()
     counts = pc.value_counts(pc.utf8_lower(index.checked(index.batch["extension"]))).to_pylist()

@@ -79,11 +79,8 @@ class FilesInput(Input):
 
 
 class FolderInput(FilesInput):
-    """The images of a folder, and files in the same folder that differ in nothing but the extension.
-
-    Raises:
-        PackError: it has no class folders.
-    """
+    """The images of a folder, and files in the same folder that differ in nothing but the extension. Raises
+    PackError if it has no class folders."""
 
     kind = "ImageFolder"
 
@@ -147,11 +144,8 @@ def as_text(name: str) -> str:
 
 
 def dataset_input(dataset: Any, changes: Changes) -> SamplesInput | ImagesInput:
-    """The input for a dataset.
-
-    Raises:
-        ConfigError: it returns images without naming their files, and no encoding was specified.
-    """
+    """The input for a dataset. Raises ConfigError if it returns images without naming their files, and no
+    encoding was specified."""
     samples = getattr(dataset, "samples", None)
     if isinstance(dataset, ImageDataset):
         source = dataset.source
@@ -236,15 +230,8 @@ class ImagesInput(Input):
 
 
 class PackInput(Input):
-    """The samples of a pack or of WebDataset shards, all of their fields included.
-
-    Args:
-        src: the pack's folder or its URL; a folder of .tar files, or one of them.
-        options: see `headrace.PackedDataset`.
-
-    Raises:
-        PackError: it can't be read as one.
-    """
+    """The samples of a pack or of WebDataset shards, all of their fields included. Raises PackError if `src`
+    is neither a pack's folder or URL, nor a .tar file or a folder of them."""
 
     def __init__(self, src: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
         self._arguments = (src, options)
@@ -287,11 +274,8 @@ class PackInput(Input):
 
 
 class IlsvrcInput(Input):
-    """The images of ILSVRC2012's train or val tar file, with keys, labels and order of the extracted tree.
-
-    Args:
-        path: path of the tar file, under its own name; val needs the devkit in the same folder.
-    """
+    """The images of ILSVRC2012's train or val tar file, under its own name, with keys, labels and order of
+    the extracted tree; val needs the devkit in the same folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -356,13 +340,7 @@ def devkit_meta(devkit: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def open_input(src: Any, changes: Changes, storage_options: Mapping[str, Any] | None = None) -> Input:
-    """The input for `src`; see `headrace.pack`.
-
-    Raises:
-        ConfigError: it needs options that weren't given.
-        PackError: it isn't there, can't be read, or is of no kind that can be packed.
-        RemoteError: the store doesn't answer.
-    """
+    """The input for `src`; raises as `headrace.pack`."""
     if is_url(src):
         return _of_store(src, storage_options)
     if not isinstance(src, (str, os.PathLike)):

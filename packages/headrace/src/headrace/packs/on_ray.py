@@ -26,18 +26,9 @@ def build_on_ray(
     cores: int,
     report: Callable[[int], None],
 ) -> None:
-    """Makes shards as tasks of the Ray cluster at `address`.
-
-    Args:
-        build: makes a shard of these items; sent to every node.
-        work: numbers of the shards, and what each of them holds.
-        cores: cores that a task takes.
-        report: called with the number of samples in a shard that is finished.
-
-    Raises:
-        ConfigError: Ray isn't installed, or no cluster answers.
-        PackError, RemoteError: a shard can't be built; what is finished is kept.
-    """
+    """Makes the shards in `work` as tasks of the Ray cluster at `address`, each by `build` on `cores` cores.
+    Calls `report` with the number of samples in each shard that is finished. Raises ConfigError if Ray isn't
+    installed or no cluster answers, PackError or RemoteError if a shard can't be built."""
     with _cluster(address) as ray:
         task = ray.remote(_call).options(
             num_cpus=cores, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace pack"

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
 
 from torchvision.datasets.folder import find_classes
 
@@ -18,11 +17,7 @@ from headrace.sources.stores.store import FileInfo, Store
 
 
 class DiskFolder:
-    """A folder on a disk. Several threads may read at once.
-
-    Args:
-        root: path of the folder; if it is empty, names are paths.
-    """
+    """A folder on a disk; if its path is empty, names are paths. Several threads may read at once."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.url = os.fspath(root)
@@ -34,8 +29,7 @@ class DiskFolder:
     def classes(self) -> list[str]:
         """Names of the class folders, in order. Raises PackError if there are none."""
         try:
-            names: list[str] = find_classes(self.url)[0]
-            return names
+            return list(find_classes(self.url)[0])
         except FileNotFoundError:
             raise _no_classes(self.url) from None
         except OSError as error:
@@ -75,22 +69,8 @@ class DiskFolder:
         return FileInfo(name, info.st_size, "", info.st_mtime_ns)
 
 
-class StoreFolder:
-    """A folder of an object store, used as `DiskFolder`; listed once, when a listing is first needed.
-
-    Raises:
-        ConfigError: the URL names no folder of a store, or the options are invalid.
-    """
-
-    def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
-        self.store = Store(url, options)
-        self.url = self.store.url
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "url": self.url}  # who reads needs no listing
-
-    def at(self, name: str) -> str:
-        return self.store.at(name)
+class StoreFolder(Store):
+    """A folder of an object store, used as `DiskFolder`; listed once, when a listing is first needed."""
 
     def classes(self) -> list[str]:
         names = {name.partition("/")[0] for name in self._files if "/" in name}
@@ -107,7 +87,7 @@ class StoreFolder:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         try:
-            return self.store.read(name, start, stop)
+            return super().read(name, start, stop)
         except RemoteError as error:
             raise PackError(str(error)) from error
 
@@ -116,17 +96,16 @@ class StoreFolder:
 
     @cached_property
     def _files(self) -> dict[str, FileInfo]:
-        return {each.name: each for each in self.store.list() if not each.name.endswith("/")}
+        return {each.name: each for each in super().list() if not each.name.endswith("/")}
 
     @cached_property
     def _by_class(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
         """Names of files, by folder, by class folder."""
-        names: Any = defaultdict(lambda: defaultdict(list))
+        names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for name in self._files:
             place, _, base = name.rpartition("/")
             names[place.partition("/")[0]][place].append(base)
-        by_class: Mapping[str, Mapping[str, Sequence[str]]] = names
-        return by_class
+        return names
 
 
 Folder = DiskFolder | StoreFolder

@@ -154,11 +154,7 @@ class Part:
 
 
 def write_index(folder: Path, parts: Sequence[Part], about: PackAbout) -> Path:
-    """Writes the index of the pack in `folder`: whole or not at all. Returns its path.
-
-    Raises:
-        PackError: the disk is full, or it can't be written.
-    """
+    """Writes the index of the pack in `folder`: whole or not at all. Returns its path. Raises PackError."""
     path = folder / FILE_NAME
     columns = {name: [part.batch[name] for part in parts] for name in COLUMNS.names}
     entries = _on_disk(columns.pop("entries"), part_path(folder, 0).with_name("entries"))

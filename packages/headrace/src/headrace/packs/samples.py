@@ -105,12 +105,6 @@ class Listing:
         """Yields the size of each item, in bytes."""
         return (size for (size,) in self.rows("size"))
 
-    @property
-    def last_stamp(self) -> int:
-        """The largest stamp."""
-        stamp: int = pc.max(self.table["stamp"]).as_py()
-        return stamp
-
     def shuffled(self, seed: int) -> Listing:
         """A random order, which depends on the seed and the keys alone: not on the machine, nor on the
         source's order."""
@@ -186,7 +180,7 @@ class Input(ABC):
     def modified_ns(self, items: Listing) -> int | None:
         """The time of the latest modification of `items`, in nanoseconds since 1970, or None if it isn't
         known."""
-        return items.last_stamp
+        return int(pc.max(items.table["stamp"]).as_py())
 
 
 @dataclass(frozen=True)
@@ -218,11 +212,8 @@ class Layout:
 
 
 def make_layout(items: Listing, shard_size: int, shuffle: int | None) -> Layout:
-    """Orders `items` and cuts them into shards of at most `shard_size` bytes of the source.
-
-    Raises:
-        PackError: there are none, or two have one key.
-    """
+    """Orders `items` and cuts them into shards of at most `shard_size` bytes of the source. Raises PackError
+    if there are none, or two have one key."""
     if not items:
         raise PackError("The source holds no images: nothing to pack.")
     if (key := items.repeated_key()) is not None:

@@ -33,12 +33,8 @@ class StoredPack:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoredPack:
-        """Opens the pack at a path or a URL; `options` as `headrace.PackedDataset` takes them.
-
-        Raises:
-            PackError: its index can't be read, or isn't one.
-            ConfigError: the options are invalid.
-        """
+        """Opens the pack at a path or a URL; `options` as `headrace.PackedDataset` takes them. Raises
+        PackError if its index can't be read, or isn't one."""
         if not is_url(path):
             return cls(PackIndex(Path(path) / FILE_NAME))
         url = str(path)
@@ -78,12 +74,8 @@ class StoredPack:
         return self.index.about.shards[shard].name
 
     def sample(self, row: int) -> Sample:
-        """Reads sample `row` from its shard, not from the index.
-
-        Raises:
-            PackError: the shard doesn't hold it where the index says.
-            OSError: the shard can't be read.
-        """
+        """Reads sample `row` from its shard, not from the index. Raises OSError, and PackError if the shard
+        doesn't hold it where the index says."""
         index = self.index
         columns = ("sample_offset", "sample_size", "offset", "size")
         begin, size, offset, length = (int(index.numbers(name)[row]) for name in columns)

@@ -113,12 +113,8 @@ def _without_underscores(name: str) -> str:
 
 
 class TarShards:
-    """The shards of one pack.
-
-    Args:
-        folder: they go there, and their rows into its folder `parts`.
-        parts: gives the rows of each shard, or None for those that have to be written.
-    """
+    """The shards of one pack, in `folder`; their rows are in its folder `parts`. The function `parts` gives
+    the rows of each shard, or None for those that have to be written."""
 
     def __init__(self, folder: Path, parts: Callable[[], list[Part | None]]) -> None:
         self.folder = folder

@@ -74,9 +74,8 @@ class Comparison:
         self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
         self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
         self._classes_differ = bool(source.classes) and index.about.classes != source.classes
-        self._items = Listing(
-            source.items().table.combine_chunks()
-        )  # some rows of a table in chunks cost as much as all
+        # Some rows of a table in chunks cost as much as all.
+        self._items = Listing(source.items().table.combine_chunks())
         keys, packed = self._items.table["key"].combine_chunks(), index.batch["key"]
         self._numbers = pc.index_in(packed, value_set=keys)  # of each row's item; null if there is none
         self._missing = keys.filter(pc.invert(pc.is_in(keys, value_set=packed))).to_pylist()
@@ -145,18 +144,12 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
-    """Reads a whole pack and compares it with what its index says, and with its source.
+    """Reads a whole pack and compares it with what its index says, and with what it was made from. Both may
+    be URLs.
 
-    Args:
-        path: the pack's folder, or its URL.
-        against: what it was made from, or its URL. Keys, labels and all fields must be equal; images too,
-            byte for byte, or pixel for pixel as Pillow decodes them if the pack was made with changes.
-        workers: threads, or None for the cores of this process, and 32 more if the pack is in a store.
-        storage_options: of the stores; see `headrace.PackedDataset`.
-        progress: called with (samples done, samples in all), now and then.
-
-    Raises:
-        PackError: there is no index, it can't be read, or the source can't.
+    Keys, labels and all fields must be those of `against`; images too, byte for byte, or pixel for pixel as
+    Pillow decodes them if the pack was made with changes. Calls `progress` with (samples done, samples in
+    all). Raises PackError if there is no index, or the index or the source can't be read.
     """
     pack = StoredPack.open(path, storage_options)
     index = pack.index
@@ -221,7 +214,8 @@ def _of_shards(pack: StoredPack) -> Iterator[Problem]:
 def _of_row(
     pack: StoredPack, row: int, comparison: Comparison | None, item: Item | None
 ) -> Iterator[Problem]:
-    key, shard = pack.index.text("key", row), pack.index.path.name
+    index = pack.index
+    key, shard = index.text("key", row), index.path.name
     try:
         shard = Path(pack.shard_of(row)).name
         stored = pack.sample(row)
@@ -231,14 +225,10 @@ def _of_row(
     except (IndexError, MemoryError, ValueError, OverflowError) as error:
         yield Problem(shard, key, f"its place in the index is invalid: {error}")
         return
-    yield from (Problem(shard, key, what) for what in _of_stored(pack.index, row, stored))
-    if comparison is not None:
-        yield from (Problem(shard, key, what) for what in comparison.differences(stored, item))
-
-
-def _of_stored(index: PackIndex, row: int, stored: Sample) -> Iterator[str]:
     if has_checksums(index) and zlib.crc32(stored.image) != index.numbers("checksum")[row]:
-        yield "the image's bytes aren't those that were packed"
+        yield Problem(shard, key, "the image's bytes aren't those that were packed")
     label = int(index.numbers("label")[row])
     if stored.label != label:
-        yield f"its shard says label {stored.label}, and the index {label}"
+        yield Problem(shard, key, f"its shard says label {stored.label}, and the index {label}")
+    if comparison is not None:
+        yield from (Problem(shard, key, what) for what in comparison.differences(stored, item))

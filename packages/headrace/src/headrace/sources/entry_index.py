@@ -33,15 +33,7 @@ SCHEMA = pa.schema(
 
 
 class EntryIndex:
-    """An index file, mapped into memory.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError, pyarrow.ArrowException: it can't be read.
-        ValueError: it isn't an index of entry points, or of a later format.
-    """
+    """An index file, mapped into memory. Raises one of `READ_ERRORS`."""
 
     def __init__(self, path: Path) -> None:
         self.data = np.frombuffer(pa.memory_map(str(path)).read_buffer(), np.uint8)
@@ -55,23 +47,6 @@ class EntryIndex:
             if any(column.null_count for column in batch.columns):
                 raise ValueError("some of its values are missing")
 
-    def paths(self) -> pa.Array:
-        """Returns the paths of all rows, relative to the root: large_binary."""
-        return pa.concat_arrays(
-            [batch["path"] for batch in self._batches] or [pa.array([], pa.large_binary())]
-        )
-
-    def places(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Returns where the entry points of each row begin and end in `data`."""
-        pairs = [self._place(batch["entries"]) for batch in self._batches] or [
-            (np.empty(0, "u8"), np.empty(0, "u8"))
-        ]
-        return np.concatenate([begin for begin, _ in pairs]), np.concatenate([end for _, end in pairs])
-
-    def column(self, name: str) -> npt.NDArray[np.int64]:
-        """`size` or `mtime_ns` of all rows."""
-        return np.concatenate([np.empty(0, np.int64), *(batch[name].to_numpy() for batch in self._batches)])
-
     def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
         """(path, size, mtime_ns, entries) of every row."""
         for batch in self._batches:
@@ -82,19 +57,18 @@ class EntryIndex:
     ) -> EntryPoints:
         """One row per file of an `ImageSource` of these `paths` and `offsets`, all below the folder `root`;
         files that the index lacks get none."""
+        table = pa.Table.from_batches(self._batches, SCHEMA)
         prefix = root if root.endswith(b"/") else root + b"/"
-        full = pc.binary_join_element_wise(_binary(prefix), self.paths(), _binary(b""))
+        full = pc.binary_join_element_wise(_binary(prefix), table["path"].combine_chunks(), _binary(b""))
         row = pc.index_in(_paths(paths, offsets), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
-        begins, ends = self.places()
-        known = row >= 0
-        return EntryPoints(
-            self.data,
-            np.where(known, np.append(begins, np.uint64(0))[row], np.uint64(0)),
-            np.where(known, np.append(ends, np.uint64(0))[row], np.uint64(0)),
-            np.where(known, np.append(self.column("mtime_ns"), 0)[row], 0),
-        )
+        places = [self._places(batch["entries"]) for batch in self._batches]
+        # What is appended is row -1: that of files which the index lacks.
+        columns = [*zip(*places, strict=True)] or [(), ()]
+        begins, ends = (np.concatenate([*column, np.zeros(1, np.uint64)])[row] for column in columns)
+        return EntryPoints(self.data, begins, ends, np.append(table["mtime_ns"].to_numpy(), 0)[row])
 
-    def _place(self, entries: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    def _places(self, entries: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Returns where the entry points of each row begin and end in `data`."""
         _, offsets, values = entries.buffers()
         start = 0 if values is None or values.size == 0 else values.address - self.data.ctypes.data
         ends = np.frombuffer(offsets, np.int64)[entries.offset : entries.offset + len(entries) + 1] + start

@@ -47,11 +47,8 @@ class ImageSource(Source):
 
     @classmethod
     def from_samples(cls, samples: Sequence[tuple[Any, Any]]) -> ImageSource:
-        """Makes a source of (path, label) pairs, a chunk at a time.
-
-        Raises:
-            ValueError: a path isn't a path or holds a zero byte; a label isn't an int of 64 bits.
-        """
+        """Makes a source of (path, label) pairs, a chunk at a time. Raises ValueError if a path isn't one or
+        holds a zero byte, or a label isn't an int of 64 bits."""
         n = len(samples)
         buffer = bytearray()  # grows in place: no second copy of all paths ever exists
         ends = np.empty(n, np.uint64)
@@ -69,11 +66,8 @@ class ImageSource(Source):
         return cls(np.frombuffer(buffer, np.uint8), offsets, labels)
 
     def path(self, i: int) -> str:
-        """The file of sample `i`; bytes of its name that aren't text come as surrogates.
-
-        Raises:
-            IndexError: `i` is out of range; negative ones count from the end.
-        """
+        """The file of sample `i`, where negative ones count from the end; bytes of its name that aren't text
+        come as surrogates. Raises IndexError."""
         i = range(len(self))[i]
         start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
         return os.fsdecode(self.paths[start : stop - 1].tobytes())
@@ -92,12 +86,16 @@ class ImageSource(Source):
         bad = (order < -n) | (order >= n)
         if bad.any():
             raise IndexError(f"index {int(order[bad][0])} is out of range for {n} samples")
-        starts, stops = self.offsets[:-1][order], self.offsets[1:][order]
-        offsets = np.concatenate((np.zeros(1, np.uint64), np.cumsum(stops - starts, dtype=np.uint64)))
-        paths = np.empty(int(offsets[-1]), np.uint8)
+        starts = self.offsets[:-1][order].astype(np.int64)
+        lengths = self.offsets[1:][order].astype(np.int64) - starts
+        bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        paths = np.empty(bounds[-1], np.uint8)
         for first in range(0, len(order), CHUNK):
-            part = slice(first, min(first + CHUNK, len(order)))
-            _gather(self.paths, starts[part], offsets[part], paths, int(offsets[part.stop]))
+            part = slice(first, first + CHUNK)
+            begin, end = bounds[first], bounds[min(first + CHUNK, len(order))]
+            shifts = np.repeat(starts[part] - bounds[:-1][part], lengths[part])
+            paths[begin:end] = self.paths[np.arange(begin, end) + shifts]
+        offsets = bounds.astype(np.uint64)
         return replace(self, paths=paths, offsets=offsets, labels=self.labels[order], entries=None)
 
     def with_entries(self: F, root: str | None) -> tuple[F, str]:
@@ -139,11 +137,8 @@ def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tuple[EntryPoints | None, str]:
-    """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
-
-    Returns:
-        None and an empty note if there is no index, or None and the reason if it can't be read.
-    """
+    """The entry points of the files of `source`, all below `root`, and a note on them for the plan; None and
+    an empty note if there is no index, or None and the reason if it can't be read."""
     path = next((place for place in index_places(root) if place.is_file()), None)
     if path is None:
         return None, ""
@@ -193,23 +188,6 @@ def _as_labels(targets: Sequence[Any], start: int) -> npt.NDArray[np.int64]:
         return np.array(targets, dtype=np.int64)
     except OverflowError:
         raise ValueError("a target doesn't fit in 64 bits") from None
-
-
-def _gather(
-    source: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.uint64],
-    targets: npt.NDArray[np.uint64],
-    out: npt.NDArray[np.uint8],
-    stop: int,
-) -> None:
-    """Copies the pieces at `starts` of `source` to `targets` of `out`; the last piece ends at out[stop]."""
-    if len(starts) == 0:
-        return
-    first = int(targets[0])
-    bounds = np.append(targets, np.uint64(stop)).astype(np.int64)
-    lengths: npt.NDArray[np.int64] = bounds[1:] - bounds[:-1]
-    shift: npt.NDArray[np.int64] = starts.astype(np.int64) - bounds[:-1]
-    out[first:stop] = source[np.arange(first, stop) + np.repeat(shift, lengths)]
 
 
 def _count_suffix(paths: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], suffix: bytes) -> int:

@@ -50,11 +50,8 @@ class PackSource(Source):
 
     @classmethod
     def of(cls, index: PackIndex) -> PackSource:
-        """All samples of a pack on a local disk.
-
-        Raises:
-            PackError: a shard is missing, or isn't as long as the index says; or the pack is an LMDB.
-        """
+        """All samples of a pack on a local disk. Raises PackError if a shard is missing, or isn't as long as
+        the index says, or if the pack is an LMDB."""
         if not index.has_places:
             raise lmdb_refused(index.path.parent)
         return cls(**pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
@@ -84,12 +81,7 @@ class PackSource(Source):
         return ffi.Source.of_extents(self.paths, self.offsets, self.extents, self.entries)
 
     def open(self, i: int) -> BinaryIO:
-        """The image file of sample `i`, in memory.
-
-        Raises:
-            PackError: the shard ends before it does.
-            OSError: it can't be read.
-        """
+        """The image file of sample `i`, in memory. Raises OSError, and PackError if the shard ends before."""
         offset, size = int(self.extents.begins[i]), int(self.extents.sizes[i])
         return io.BytesIO(self.bytes_at(i, offset, size))
 

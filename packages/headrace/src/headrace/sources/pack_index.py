@@ -103,14 +103,7 @@ class PackAbout:
 
 
 class PackIndex:
-    """An index file, mapped into memory.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        PackError: it is missing, damaged, or of another format.
-    """
+    """An index file, mapped into memory. Raises PackError if it is missing, damaged, or of another format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,11 +160,8 @@ class PackIndex:
         return data, ends[:-1], ends[1:]
 
     def checked(self, column: pa.Array) -> pa.Array:
-        """`column`, all of whose values are seen to lie in it: others would be read from anywhere in memory.
-
-        Raises:
-            PackError: they don't.
-        """
+        """`column`, or PackError if not all of its values lie in it: they would be read from anywhere in
+        memory."""
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:

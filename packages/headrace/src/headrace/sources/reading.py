@@ -33,10 +33,7 @@ def read_part(path: PathLike, offset: int = 0, size: int | None = None) -> bytes
     """The `size` bytes from `offset` on, or those of them that the file has; all of them if `size` is None.
 
     Memory is allocated only for what the file has, however large `size` is. It makes half the system calls
-    that `open` makes, of which each lets other threads run.
-
-    Raises:
-        OSError: it can't be read; names it.
+    that `open` makes, of which each lets other threads run. An OSError names the file.
     """
     with named(path):
         handle = _opened(os.fspath(path), os.O_RDONLY | os.O_CLOEXEC)

@@ -25,13 +25,9 @@ from headrace.sources.stores.records import object_key
 
 
 class RemoteSource(Source):
-    """A mix-in of sources whose samples are fetched, to be put before the class that says where they are.
+    """A mix-in of sources whose samples are fetched, to be put before the class that says where they are."""
 
-    Attributes:
-        access: the way to the store, and the cache of what it sent.
-    """
-
-    access: Access
+    access: Access  # to the store, and to the cache of what it sent
     leased = True
 
     @property
@@ -58,7 +54,6 @@ class RemoteSource(Source):
         return self.access.records().begin(self.wanted(samples))
 
     def holding(self, samples: npt.NDArray[np.int64]) -> AbstractContextManager[None]:
-        """See `Source`."""
         return self.access.records().holding(self.wanted(samples))
 
     def stats(self) -> RemoteStats:
@@ -83,23 +78,15 @@ class RemoteImageSource(RemoteSource, ImageSource):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemotePackSource(RemoteSource, PackSource):
-    """A `PackSource` of shards that are objects: `paths` and `offsets` are their URLs.
-
-    Attributes:
-        access: how they are reached.
-        etag: the version of the index.
-    """
+    """A `PackSource` of shards that are objects: `paths` and `offsets` are their URLs."""
 
     access: Access
-    etag: str
+    etag: str  # the version of the index
 
     @classmethod
     def at(cls, url: str, access: Access) -> RemotePackSource:
-        """All samples of the pack at `url`: its folder, or its index.
-
-        Raises:
-            PackError: its index can't be had, or isn't one.
-        """
+        """All samples of the pack at `url`: its folder, or its index. Raises PackError if its index can't be
+        had, or isn't one."""
         from headrace.sources.pack_index import FILE_NAME, PackIndex, leaves_folder
 
         at = url if url.endswith(".arrow") else f"{url.rstrip('/')}/{FILE_NAME}"

@@ -57,7 +57,8 @@ def image_sizes(
     sizes = np.empty((len(names), 2), np.int32)
     with ThreadPoolExecutor(READERS) as readers:
         chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
-        for number, size in enumerate(itertools.chain.from_iterable(readers.map(_sizes, chunks))):
+        of_chunks = readers.map(lambda chunk: [_size(path) for path in chunk], chunks)
+        for number, size in enumerate(itertools.chain.from_iterable(of_chunks)):
             sizes[number] = size
             report(number + 1, len(names))
     if kept is not None:
@@ -65,10 +66,6 @@ def image_sizes(
         with whole_file(kept, contended=True) as file:
             np.save(file, sizes)
     return sizes
-
-
-def _sizes(paths: Sequence[str]) -> list[tuple[int, int]]:
-    return [_size(path) for path in paths]
 
 
 def _size(path: str) -> tuple[int, int]:

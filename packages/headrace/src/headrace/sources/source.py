@@ -89,23 +89,16 @@ class Source(ABC):
 
     @abstractmethod
     def take(self: S, indices: Indices) -> S:
-        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end.
-
-        Raises:
-            IndexError: an index is out of range.
-        """
+        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end. Raises
+        IndexError if one is out of range."""
 
     def open(self, i: int) -> BinaryIO:
         """The image file of sample `i`, for reading. Raises OSError or HeadraceError if it can't be had."""
         raise TypeError(f"sample {i} of {self!r} has no file")
 
     def image(self, i: int, mode: Mode = "RGB", *, upright: bool = False) -> Image.Image:
-        """Sample `i` as the image that the transforms get. Raises whatever Pillow does.
-
-        Args:
-            mode: mode of the image.
-            upright: whether it is turned as its EXIF data say.
-        """
+        """Sample `i` as the image that the transforms get: in `mode`, and turned as its EXIF data say if
+        `upright`. Raises whatever Pillow does."""
         from PIL import ImageOps
 
         image = self._image(i, mode)
@@ -132,10 +125,7 @@ class Source(ABC):
 
     def with_entries(self: S, root: str | None) -> tuple[S, str]:  # noqa: ARG002
         """This with the entry points of its files, if there are any, and a remark on them for `explain()`.
-
-        Args:
-            root: the folder that all files are in, or None if it isn't known.
-        """
+        `root` is the folder that all files are in, or None if it isn't known."""
         return self, ""
 
     def digest(self) -> str | None:

@@ -7,9 +7,10 @@ import io
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from headrace._files import cache_folder, make_cache
 from headrace.errors import PackError, printable
@@ -54,21 +55,11 @@ class TarSample:
     fields: tuple[Field, ...]
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """(key, extension) of a member's name: ``a/b.seg.png`` is (``a/b``, ``seg.png``)."""
-    folder, slash, base = name.rpartition("/")
-    stem, _, extension = base.partition(".")
-    return folder + slash + stem, extension
-
-
 def read_samples(path: Path) -> Iterator[TarSample]:
-    """The samples of an uncompressed tar file, in its order. Reads headers only.
+    """The samples of an uncompressed tar file, in its order. Reads headers only; raises as `read_members`.
 
     Members that aren't regular files, have no extension, or are WebDataset's own notes (``__name__``) belong
     to no sample.
-
-    Raises:
-        PackError: it isn't an uncompressed tar file, ends in the middle, or has a damaged header.
     """
     with named(path), open_regular(path) as file:
         yield from _group(read_members(file, path))
@@ -85,15 +76,15 @@ def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
     for member in members:
         # Bytes that aren't UTF-8 become text that can be written anywhere.
         text = member.name.encode("utf-8", "backslashreplace").decode("utf-8")
-        name, extension = split_name(text)
-        base = os.path.basename(name)
+        folder, slash, base = text.rpartition("/")
+        stem, _, extension = base.partition(".")
         if not member.isreg() or member.issparse() or not extension or base.startswith("__"):
             continue
-        if fields and name != key:
+        if fields and folder + slash + stem != key:
             yield TarSample(key, start, end - start, tuple(fields))
             fields = []
         if not fields:
-            key, start = name, member.offset
+            key, start = folder + slash + stem, member.offset
         fields.append(Field(extension, member.offset_data, member.size))
         end = member.offset_data + -(-member.size // BLOCK) * BLOCK
     if fields:
@@ -101,11 +92,8 @@ def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
 
 
 def read_members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
-    """The members of the tar file that begins where `file`, opened from `path`, is.
-
-    Raises:
-        PackError: it isn't an uncompressed tar file, ends in the middle, or has a damaged header.
-    """
+    """The members of the tar file that begins where `file`, opened from `path`, is. Raises PackError if it
+    isn't an uncompressed tar file, ends in the middle, or has a damaged header."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
@@ -137,11 +125,8 @@ def image_of(sample: TarSample) -> Field | None:
 
 
 def label_of(sample: TarSample, shard: Path) -> int:
-    """Returns the label in the sample's .cls member, as WebDataset writes it, or -1 if it has none.
-
-    Raises:
-        PackError: it isn't a decimal number.
-    """
+    """Returns the label in the sample's .cls member, as WebDataset writes it, or -1 if it has none. Raises
+    PackError if it isn't a decimal number."""
     field = next((field for field in sample.fields if field.extension == LABEL_EXTENSION), None)
     if field is None:
         return -1
@@ -156,11 +141,8 @@ def label_of(sample: TarSample, shard: Path) -> int:
 
 
 def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The .tar files of a folder, one of them, or a list; or the file of an LMDB: as absolute paths.
-
-    Raises:
-        PackError: there are none.
-    """
+    """The .tar files of a folder, one of them, or a list; or the file of an LMDB: as absolute paths. Raises
+    PackError if there are none."""
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise PackError("No shards: the list of .tar files is empty.")
@@ -185,28 +167,18 @@ def kept_index(shards: Sequence[Path]) -> Path:
 
 def find_tar_index(shards: Sequence[Path]) -> PackIndex:
     """The kept index of `shards` (absolute paths), made (again) if there is none or a shard has changed.
-
-    Raises:
-        PackError: a shard can't be read, or none of them holds an image.
-    """
+    Raises PackError if a shard can't be read, or none of them holds an image."""
     kept = kept_index(shards)
     state = state_of(shards)
-    index = _usable(kept, state)
-    if index is not None:
-        return index
+    with suppress(PackError):  # not there yet, damaged, or another version's
+        index = PackIndex(kept)
+        if index.about.made.get("state") == state:
+            return index
     if is_lmdb(shards[0]):
         raise lmdb_refused(shards[0])
     make_cache(kept.parent)
     write_tar_index(shards, kept, state)
     return PackIndex(kept)
-
-
-def _usable(kept: Path, state: list[list[int]]) -> PackIndex | None:
-    try:
-        index = PackIndex(kept)
-    except PackError:
-        return None  # not there yet, damaged, or another version's
-    return index if index.about.made.get("state") == state else None
 
 
 def changed_shards(index: PackIndex) -> list[Path]:
@@ -221,8 +193,15 @@ def changed_shards(index: PackIndex) -> list[Path]:
 
 def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]) -> None:
     """Reads the headers of all `shards` and writes `target`, whole or not at all."""
-    samples = [row for number, shard in enumerate(shards) for row in _rows(number, shard)]
-    rows = [row for row in samples if row is not None]
+    rows, left_out = [], 0
+    for number, shard in enumerate(shards):
+        for sample in read_samples(shard):
+            image = image_of(sample)
+            if image is None:
+                left_out += 1
+                continue
+            place = (number, image.offset, image.size, 0, sample.offset, sample.size, 0, 0, b"")
+            rows.append((sample.key, image.extension, label_of(sample, shard), *place))
     if not rows:
         names = ", ".join(str(shard) for shard in shards[:3])
         raise PackError(f"{names}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
@@ -233,20 +212,10 @@ def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]
             "by": "reading the shards' headers",
             "checksums": False,
             "state": state,
-            LEFT_OUT: len(samples) - len(rows),
+            LEFT_OUT: left_out,
         },
     )
     write_index(target, rows, about)
-
-
-def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...] | None]:
-    for sample in read_samples(shard):
-        image = image_of(sample)
-        if image is None:
-            yield None
-        else:
-            place = (number, image.offset, image.size, 0, sample.offset, sample.size, 0, 0, b"")
-            yield (sample.key, image.extension, label_of(sample, shard), *place)
 
 
 def state_of(files: Sequence[Path]) -> list[list[int]]:

@@ -14,7 +14,7 @@ from typing import Any
 from headrace._files import cache_folder, make_cache, whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.sources.stores.cache import files
-from headrace.sources.stores.client import check_options, endpoint_of
+from headrace.sources.stores.client import endpoint_of
 from headrace.sources.stores.records import Records
 
 # The share of the free disk for records by default.
@@ -28,12 +28,8 @@ _lock = threading.Lock()
 class Access:
     """The options of a dataset of URLs, with which it is pickled, and its records in this process.
 
-    Args:
-        options, folder, capacity: `storage_options`, `cache_dir` and `cache_bytes` of
-            `headrace.PackedDataset`.
-
-    Raises:
-        ConfigError: one of them is invalid.
+    `options`, `folder` and `capacity` are `storage_options`, `cache_dir` and `cache_bytes` of
+    `headrace.PackedDataset`. Raises ConfigError if one of them is invalid.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class Access:
         capacity: int | None,
     ) -> None:
         self.url = url
-        self.options = check_options(url, options)
+        self.options = dict(options or {})
         self.folder = Path(folder) if folder is not None else cache_folder()
         if capacity is not None and (not isinstance(capacity, int) or capacity <= 0):
             raise ConfigError(f"cache_bytes ({capacity!r}) must be a number of bytes, 1 or more.")
@@ -61,11 +57,8 @@ class Access:
         return self._records
 
     def index(self, url: str) -> tuple[Path, str]:
-        """(file, version) of the index at `url`, fetched once per node and again when it changes.
-
-        Raises:
-            PackError: it can't be read.
-        """
+        """(file, version) of the index at `url`, fetched once per node and again when it changes. Raises
+        PackError if it can't be read."""
         records = self.records()
         try:
             size, version = records.head(url)

@@ -23,11 +23,7 @@ def is_url(path: Any) -> bool:
 
 
 def store_and_name(url: str) -> tuple[str, str]:
-    """(URL of the store, name of the object in it).
-
-    Raises:
-        ConfigError: it names no object, or holds a query.
-    """
+    """(URL of the store, name of the object in it). Raises ConfigError if it names none, or has a query."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise ConfigError(
@@ -71,19 +67,13 @@ class Answer(NamedTuple):
 
 
 class Reader:
-    """Reads from one store, in any thread.
-
-    Args:
-        root: URL of the store.
-        options: see `headrace.PackedDataset`.
+    """Reads from the store at the URL `root`, in any thread. Raises ConfigError if obstore isn't installed,
+    or refuses the options.
 
     Attributes:
         requests: the number of requests that succeeded.
         nbytes: the number of bytes that they brought.
         latency_seconds: the running mean of the seconds from a request to its first byte, retries included.
-
-    Raises:
-        ConfigError: obstore isn't installed, or refuses the options.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
@@ -94,11 +84,8 @@ class Reader:
         self.latency_seconds = 0.0
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> Answer:
-        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
-
-        Raises:
-            RemoteError: it couldn't be read; names URL, range and cause.
-        """
+        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None. Raises RemoteError,
+        which names URL, range and cause."""
         import obstore
 
         url = f"{self._root}/{name}"
@@ -204,13 +191,6 @@ def endpoint_of(root: str, options: Mapping[str, Any]) -> str | None:
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         return next((os.environ[name] for name in names if os.environ.get(name)), None)
     return None
-
-
-def check_options(path: Any, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of `options`. Raises ConfigError if they are given for a local path."""
-    if options and not is_url(path):
-        raise ConfigError(f"storage_options are for URLs, and {path!r} isn't one.")
-    return dict(options or {})
 
 
 def _profile(arguments: Mapping[str, Any]) -> Any:

@@ -10,16 +10,11 @@ NOT_THERE = "Compare bucket and path with what the store holds"
 CONDITION = "The request had no condition: a proxy on the way answers in the store's place"
 # By the name of obstore's error; the same request won't succeed later.
 FINAL = {
-    "AlreadyExistsError": "",
-    "FileNotFoundError": NOT_THERE,
-    "InvalidPathError": "",
-    "NotFoundError": NOT_THERE,
-    "NotImplementedError": "",
-    "NotModifiedError": CONDITION,
-    "NotSupportedError": "",
-    "PermissionDeniedError": REFUSED,
-    "PreconditionError": CONDITION,
-    "UnauthenticatedError": REFUSED,
+    **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError"), REFUSED),
+    **dict.fromkeys(("FileNotFoundError", "NotFoundError"), NOT_THERE),
+    **dict.fromkeys(("NotModifiedError", "PreconditionError"), CONDITION),
+    **dict.fromkeys(("AlreadyExistsError", "InvalidPathError"), ""),
+    **dict.fromkeys(("NotImplementedError", "NotSupportedError"), ""),
 }
 OTHER = (
     "The store or the way there is overloaded or down, or endpoint, region or credentials are wrong, or the"

@@ -80,13 +80,9 @@ def coalesce(wanted: Sequence[Wanted], positions: Sequence[int]) -> list[Range]:
 class Lease:
     """Records that were requested together, in order. Fields are complete once `wait` has returned True.
 
-    Args:
-        wanted: [n].
-        guess: the bytes that are assumed of an object whose size isn't known yet.
-
     Attributes:
         wanted: [n].
-        nbytes: the bytes of all records, or about so many if their sizes weren't known from the beginning.
+        nbytes: the bytes of all records, or `guess` for each whose size wasn't known from the beginning.
         paths: [n]; files that hold the records, or None if they failed.
         begins: [n]; the first byte of each record in its file.
         errors: why a record failed, by position.

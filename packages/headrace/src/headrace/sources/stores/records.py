@@ -47,16 +47,8 @@ class _Held(threading.local):
 
 
 class Records:
-    """The records that one process fetches; for any thread.
-
-    Args:
-        options: see `headrace.PackedDataset`.
-        folder: folder of the cache.
-        capacity: bytes of the cache.
-
-    Raises:
-        ConfigError: this process was forked from one that used stores.
-    """
+    """The records that one process fetches into the cache in `folder`; for any thread. Raises ConfigError if
+    this process was forked from one that used stores."""
 
     def __init__(self, options: Mapping[str, Any], folder: Path, capacity: int) -> None:
         check_process()

@@ -9,15 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.errors import ConfigError, RemoteError
-from headrace.sources.stores.client import (
-    CLIENT,
-    Reader,
-    check_options,
-    open_store,
-    store_and_name,
-    store_arguments,
-)
+from headrace.errors import RemoteError
+from headrace.sources.stores.client import CLIENT, Reader, open_store, store_and_name, store_arguments
 from headrace.sources.stores.failures import explained
 from headrace.sources.stores.threads import requests
 
@@ -42,26 +35,19 @@ class FileInfo(NamedTuple):
 
 
 class Store:
-    """The objects below `url`; for any thread. May be pickled: each process makes its own connections.
-
-    Args:
-        url: of the folder.
-        options: see `headrace.PackedDataset`.
-
-    Raises:
-        ConfigError: the URL names no folder of a store, or the options are invalid.
-    """
+    """The objects below `url`; for any thread. May be pickled: each process makes its own connections. Raises
+    ConfigError if the URL names no folder of a store."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
         self.url = url.rstrip("/")
-        self.options = check_options(url, options)
+        self.options = dict(options or {})
         self._root, self._folder = store_and_name(self.url)
         self._pid = -1
         self._reader: Any = None
         self._store: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pid": -1, "_reader": None, "_store": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.options)
 
     def at(self, name: str) -> str:
         """The URL of an object."""
@@ -69,10 +55,7 @@ class Store:
 
     def list(self) -> Iterator[FileInfo]:
         """Yields all objects, in no order. Raises RemoteError."""
-        store = self._open()
-        import obstore
-
-        with self._failing(self.url, "listed"):
+        with self._opened(self.url, "listed") as (obstore, store):
             for chunk in obstore.list(store, f"{self._folder}/"):
                 for each in chunk:
                     version = each["e_tag"] or str(each["last_modified"])
@@ -80,47 +63,39 @@ class Store:
                     yield FileInfo(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None.
-
-        Raises:
-            RemoteError: it can't be read.
-        """
+        """Reads bytes `start` to `stop` - 1 of an object, or all of it if `stop` is None. Raises
+        RemoteError."""
         self._open()
         read = partial(self._reader.get, f"{self._folder}/{name}", start, stop)
         return bytes(requests.submit(read).result().data)
 
     def write(self, name: str, content: bytes | Path) -> None:
         """Makes or replaces an object: whole or not at all. Raises RemoteError."""
-        store = self._open()
-        import obstore
-
-        with self._failing(self.at(name), "written"):
+        with self._opened(self.at(name), "written") as (obstore, store):
             obstore.put(store, f"{self._folder}/{name}", content)
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects, of which some may be gone already. Raises RemoteError."""
-        store = self._open()
-        import obstore
-
-        with self._failing(self.url, "removed from"):
+        with self._opened(self.url, "removed from") as (obstore, store):
             paths = [f"{self._folder}/{name}" for name in names]
             if paths:
                 obstore.delete(store, paths)
 
-    def _open(self) -> Any:
-        """The store that writes and lists; opens the reader, too. Raises ConfigError."""
+    def _open(self) -> None:
+        """Opens the reader, and the store that writes and lists. Raises ConfigError."""
         if self._pid != os.getpid():
             options = {**self.options, CLIENT: {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}}
             self._store = open_store(self._root, store_arguments(self._root, options))
             self._reader = Reader(self._root, self.options)
             self._pid = os.getpid()
-        return self._store
 
     @contextmanager
-    def _failing(self, url: str, done: str) -> Iterator[None]:
+    def _opened(self, url: str, done: str) -> Iterator[tuple[Any, Any]]:
+        """obstore and the store that writes and lists, whose errors become RemoteErrors."""
+        self._open()
+        import obstore
+
         try:
-            yield
-        except ConfigError:
-            raise
+            yield obstore, self._store
         except Exception as error:  # obstore's own errors have no common builtin
             raise RemoteError(f"{url} can't be {done}: {explained(error)}.") from error

@@ -30,6 +30,7 @@ class Threads:
         self._most = most
         self.name = name
         self.forget()
+        os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         """Starts again without threads and work, as in a forked child."""
@@ -39,11 +40,8 @@ class Threads:
         self._made = self._idle = 0
 
     def start(self, work: Callable[[], object], delay: float = 0.0) -> None:
-        """Has `work` done, after `delay` seconds or later. It must not raise.
-
-        Raises:
-            RuntimeError: the system allows not even one thread.
-        """
+        """Has `work` done, after `delay` seconds or later; it must not raise. Raises RuntimeError if the
+        system allows not even one thread."""
         with self._changed:
             if len(self._work) >= self._idle and self._made < self._most:
                 try:
@@ -82,7 +80,3 @@ class Threads:
 
 requests = Threads(REQUESTS, "headrace-store")
 claims = Threads(CLAIMS, "headrace-cache")
-
-
-for each in (requests, claims):
-    os.register_at_fork(after_in_child=each.forget)

@@ -73,11 +73,7 @@ def path_of(folder: str, record: Record) -> str:
 
 
 class Ledger:
-    """The lock of a cache, and the sums that it guards.
-
-    Attributes:
-        capacity, bytes, records: see `CacheStats`; current while locked.
-    """
+    """The lock of a cache, and the sums of `CacheStats` that it guards, which are current while locked."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
@@ -86,12 +82,8 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes all other clients of the node wait.
-
-        Raises:
-            CacheError: another process has held the lock for `BUSY_SECONDS`; the folder was deleted; the sums
-                can't be read.
-        """
+        """Makes all other clients of the node wait. Raises CacheError if another process has held the lock
+        for `BUSY_SECONDS`, the folder was deleted, or the sums can't be read."""
         deadline, pause = time.monotonic() + BUSY_SECONDS, LOCK_PAUSES[0]
         while True:
             try:

@@ -25,9 +25,6 @@ class Record(NamedTuple):
     checksum: int | None
 
 
-State = Literal["ready", "mine", "other", "full"]
-
-
 class Claim(NamedTuple):
     """The result of claiming a record.
 
@@ -40,7 +37,7 @@ class Claim(NamedTuple):
         path: the file of a "ready" record, else None.
     """
 
-    state: State
+    state: Literal["ready", "mine", "other", "full"]
     path: str | None = None
 
 
