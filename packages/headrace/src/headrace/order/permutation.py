@@ -60,12 +60,8 @@ def random_words(counters: npt.NDArray[np.integer[Any]], key: int) -> Words:
 
 
 def permute(positions: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indices:
-    """The images of `positions` (each from 0 to n - 1) under the permutation of `key`.
-
-    Args:
-        n: 1 to 2**62.
-        key: any 64-bit number; each gives another permutation.
-    """
+    """The images of `positions` (each from 0 to n - 1, where n is 1 to 2**62) under the permutation of `key`,
+    any 64-bit number."""
     if n <= TABLE_LIMIT:
         return np.take(_table(n, key), positions)
     return _walk(positions, n, key)

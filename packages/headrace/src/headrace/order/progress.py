@@ -77,15 +77,11 @@ class TorchDraws:
 
 
 class Progress:
-    """The number of the next epoch, and how far the one started last has come.
-
-    Args:
-        seed: given by the user, or None if one is drawn for each epoch.
-    """
+    """The number of the next epoch, and how far the one started last has come."""
 
     def __init__(self, seed: int | None) -> None:
         self.epoch = 0
-        self.seed = seed
+        self.seed = seed  # given by the user, or None if one is drawn for each epoch
         self._latest: Epoch | None = None  # None also once a state was loaded, or another epoch was chosen
         self._state: State | None = None  # the next epoch that is started resumes from it
         self._ends: Mapping[int, StreamState] = {}  # of the epoch before the next one, if there is no latest
@@ -105,14 +101,9 @@ class Progress:
             self._state = None
 
     def begin(self, batches: Batches, draws: TorchDraws) -> tuple[Epoch, Iterator[IndexBatch]]:
-        """Starts an epoch. Makes torch's own draws from its generators in the same order.
-
-        Returns:
-            The epoch, and its batches from the start on.
-
-        Raises:
-            ConfigError: the state that was loaded can't be resumed from.
-        """
+        """Starts an epoch, and returns it and its batches from the start on. Makes torch's own draws from its
+        generators in the same order. Raises ConfigError if the state that was loaded can't be resumed
+        from."""
         state = self._state if self._state is not None and has_started(self._state) else None
         if state is not None and state["order"] != batches.identity():
             raise ConfigError(
@@ -221,21 +212,16 @@ class Progress:
         return self._ends if self._latest is None else self._latest.position.ends
 
     def save(self, batches: Batches, dataset: str) -> State:
-        """The state after the last batch that was received.
-
-        Args:
-            batches: of the next epoch; the place in an epoch that was started is one in its own batches.
-            dataset: identity of the dataset.
-        """
-        latest = self._latest
-        started = latest is not None and not latest.position.finished
-        if latest is not None and started:
+        """The state after the last batch that was received. `batches` are those of the next epoch: the place
+        in an epoch that was started is one in its own."""
+        latest = None if self._latest is None or self._latest.position.finished else self._latest
+        if latest is not None:
             batches = latest.batches
         identity = Identity(dataset=dataset, order=batches.identity(), seed=self.seed_of(batches))
         if self._state is not None:
             number = {} if has_started(self._state) else {"epoch": self.epoch}
             return {**self._state, **identity, **number}
-        if latest is None or not started:
+        if latest is None:
             return state_between(self._ends_now(), self.epoch, identity)
         return to_state(latest.start, latest.position, latest.reached, identity)
 

@@ -156,14 +156,8 @@ class RepeatedAugmentation(Order):
 
 
 class WeightedDraws:
-    """Draws with replacement, by weights of any sum.
-
-    Attributes:
-        sums: sums of the weights up to each.
-
-    Raises:
-        ConfigError: a weight is negative or not finite, or all are 0.
-    """
+    """Draws with replacement, by weights of any sum; `sums` are those of the weights up to each. Raises
+    ConfigError if a weight is negative or not finite, or all are 0."""
 
     def __init__(self, weights: npt.NDArray[np.float64]) -> None:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):

@@ -30,13 +30,8 @@ class OwnSamplers:
     def batches(
         self, sampler: Any, batch_sampler: Any, samples: int, ranks: tuple[int, int], remainder: Remainder
     ) -> OrderedBatches | SampledBatches:
-        """The batches of a loader with these attributes, of a dataset of so many samples. Without a
-        batch sampler, samples aren't batched.
-
-        Args:
-            ranks: number of this rank, and how many there are.
-            remainder: see `Shard`.
-        """
+        """The batches of a loader with these attributes, of a dataset of so many samples, for the rank and
+        world size `ranks`. Without a batch sampler, samples aren't batched."""
         if batch_sampler is not None and not self._makes_batches(batch_sampler):
             return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
         batch_size, drop_last = None, False

@@ -59,11 +59,8 @@ class Shard:
 
     def positions(self, size: int | None, start: int, first: int, count: int) -> Indices:
         """Positions of this rank's samples number `first` to first + count - 1 after `start`, as many of them
-        as there are; with remainder "pad" the last ones may be `size` or more.
-
-        Args:
-            size: positions of the epoch, or None if it has no end.
-        """
+        as there are in an epoch of `size` positions, or without end if that is None; with remainder "pad" the
+        last ones may be `size` or more."""
         stop = first + count
         if size is not None:
             stop = min(stop, self.samples(size, start))

@@ -37,12 +37,8 @@ class Identity(TypedDict):
 
 def to_state(start: EpochStart, position: Position, reached: int, identity: Identity) -> State:
     """The place of an epoch that was started as a dict of ints, strings and None, the same keys always; what
-    user objects gave is in tuples, so that torch.distributed.checkpoint saves it whole.
-
-    Args:
-        start, position: what the epoch consists of, and how far it has come.
-        reached: position in the order, of all ranks.
-    """
+    user objects gave is in tuples, so that torch.distributed.checkpoint saves it whole. `reached` is the
+    position in the order, of all ranks."""
     order_key = start.order or start.draw_order()
     return {
         "version": VERSION,
@@ -112,11 +108,8 @@ def redraws(state: State) -> bool:
 
 
 def checked(state: Any, identity: Identity) -> State:
-    """A state that was saved, with all keys of this version; a seed of None in `identity` fits any.
-
-    Raises:
-        ConfigError: it is of another dataset, order or seed, or isn't a state of this version.
-    """
+    """A state that was saved, with all keys of this version; a seed of None in `identity` fits any. Raises
+    ConfigError if it is of another dataset, order or seed, or isn't a state of a loader."""
     if not isinstance(state, dict):
         raise ConfigError(f"state_dict must be a dict that state_dict() gave, not {type(state).__name__}.")
     if state.get("version") not in READABLE:
@@ -155,9 +148,10 @@ def _check_values(state: State) -> None:
             lambda value: isinstance(value, (tuple, list)) and all(map(_is_number, value)),
         ),
     }
-    wrong = [f"{name} is missing" for name in sound if name not in state]
-    wrong += [
-        f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name](state[name])
+    wrong = [
+        f"{name} is {state[name]!r:.100}" if name in state else f"{name} is missing"
+        for name, is_sound in sound.items()
+        if name not in state or not is_sound(state[name])
     ]
     if wrong:
         raise ConfigError(
