@@ -132,6 +132,25 @@ def test_names_what_takes_the_time(
         assert supply["stages"]["wait"]["wait"][2] > 0.3 * supply["seconds"]
 
 
+class Lists(Dataset[list[list[float]]]):
+    rows = [[0.5] * 50] * 300
+
+    def __len__(self) -> int:
+        return 1600
+
+    def __getitem__(self, index: int) -> list[list[float]]:
+        return self.rows
+
+
+def test_a_call_that_holds_the_gil_is_not_taken_for_the_idle_time_after_it(tmp_path: Path) -> None:
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(DataLoader(Lists(), 32, num_workers=1, collate_fn=torch.tensor))
+    (supply,) = (line for line in counts_of(tmp_path, "worker") if line["phase"] == "supply")
+    seconds = {key: row[2] for key, row in supply["stages"]["fetch"].items()}
+    assert seconds["collate"] > 2 * seconds.get("idle", 0.0), seconds
+
+
 class MakesTensors(IterableDataset[torch.Tensor]):
     """Each torch.tensor() lets go of the GIL, for a moment."""
 

@@ -45,6 +45,8 @@ MOST_WALKS = 3  # of all stacks, in one look
 THREADED = ("cv2", "numpy", "scipy", "numexpr", "numba", "sklearn", "torch")
 # Processor time below which a native thread counts as idle, between two writes.
 NATIVE_THREAD_SECONDS = 0.002
+# A look that comes after so many intervals waited for the GIL.
+LATE = 2.0
 # Upper edges of the histogram's bins, seconds: each half an octave above the one before, from 10 µs to 160 s.
 EDGES = tuple(1e-5 * 2 ** (step / 2) for step in range(49))
 
@@ -62,10 +64,13 @@ class Counts:
     native_cpu_seconds: float = 0.0  # of threads that Python does not know, as those of OpenMP or OpenCV
     native_threads: int = 0  # number of such threads that used any
     gc_seconds: float = 0.0  # time in Python's garbage collector
+    gc_longest: float = 0.0  # of that, in one collection
     libraries: list[str] = field(default_factory=list)  # imported ones of `THREADED`
     # Kind of thread → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands for the
     # seconds since the one before: while the GIL is held, samples come late.
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    # Kind of thread → seconds that its threads computed and held the GIL, before they were seen to wait.
+    unseen: dict[str, float] = field(default_factory=dict)
     # Stage → line of the user's code → looks at the main thread; see `stages.stage_of`.
     lines: dict[str, dict[str, int]] = field(default_factory=dict)
     durations: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))  # of samples, by `EDGES`
@@ -76,6 +81,18 @@ class Counts:
         row = self.stages.setdefault(stage.kind, {}).setdefault(stage.key, [0, 0, 0.0, 0.0])
         for i, more in enumerate((1, stage.waiting, seconds, stage.waiting * seconds)):
             row[i] += more
+
+    def shared_out(self) -> dict[str, dict[str, list[float]]]:
+        """The stages with the unseen seconds, divided as what the threads computed when they were seen."""
+        shared = {}
+        for kind, stages in self.stages.items():
+            computing = {key: row[2] - row[3] for key, row in stages.items()}
+            more = self.unseen.get(kind, 0.0) / max(1e-9, sum(computing.values()))
+            shared[kind] = {
+                key: [looks, waiting, seconds + more * computing[key], waited]
+                for key, (looks, waiting, seconds, waited) in stages.items()
+            }
+        return shared
 
     def add_sample(self, index: Any, seconds: float) -> None:
         """Counts a sample that was made; the index is None for an iterable dataset."""
@@ -92,7 +109,9 @@ class Counts:
         bins = [[edge, n] for edge, n in zip(edges, fields.pop("durations"), strict=True) if n]
         samples = {"bins": bins, "slowest": fields.pop("slowest")}
         lines = {key: dict(Counter(rows).most_common(MOST_LINES)) for key, rows in self.lines.items()}
-        return {**fields, "pid": os.getpid(), "role": role, "lines": lines, "samples": samples}
+        del fields["unseen"]
+        fields |= {"stages": self.shared_out(), "lines": lines, "samples": samples}
+        return {**fields, "pid": os.getpid(), "role": role}
 
 
 class Sampler:
@@ -135,7 +154,9 @@ class Sampler:
         if when == "start":
             self._collection_began = time.perf_counter()
         elif self._collection_began:
-            self._counts.gc_seconds += time.perf_counter() - self._collection_began
+            seconds = time.perf_counter() - self._collection_began
+            self._counts.gc_seconds += seconds
+            self._counts.gc_longest = max(self._counts.gc_longest, seconds)
 
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
@@ -179,19 +200,23 @@ class Sampler:
                 continue
             name = "" if thread is main else re.sub(r"[-_ ]?\d+", "", thread.name)
             stage, line = stage_of(walked, state_of(thread.native_id), name)
-            taken = seconds
+            taken, computed = seconds, self._on_core_since_last_look(thread.native_id)
             if stage.kind == "send" and not stage.waiting:  # or it waits for the GIL, which looks the same
-                taken = min(seconds, self._on_core_since_last_look(thread.native_id, seconds))
+                taken = min(seconds, computed)
+            elif stage.waiting and seconds > LATE * self._interval and computed < math.inf:
+                # It may have held the GIL until now, as a long call into C does.
+                taken -= min(seconds, computed)
+                counts.unseen[stage.kind] = counts.unseen.get(stage.kind, 0.0) + seconds - taken
             counts.add(stage, taken)
             if thread is main and line:
                 rows = counts.lines.setdefault(stage.key, {})
                 rows[line] = rows.get(line, 0) + 1
 
-    def _on_core_since_last_look(self, thread: int, otherwise: float) -> float:
-        """Seconds that a thread was on a core since the last look at it, or `otherwise` if not known."""
+    def _on_core_since_last_look(self, thread: int) -> float:
+        """Seconds that a thread was on a core since the last look at it, infinite if not known."""
         now = thread_times([thread]).get(thread, (math.inf, 0.0))[0]
         before, self._on_core[thread] = self._on_core.get(thread, math.inf), now
-        return now - before if now < math.inf > before else otherwise
+        return now - before if now < math.inf > before else math.inf
 
     def _marks(self) -> tuple[float, dict[int, tuple[float, float]]]:
         others = {int(name) for name in os.listdir("/proc/self/task")} - {threading.get_native_id()}
