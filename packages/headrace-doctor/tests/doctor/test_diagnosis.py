@@ -161,6 +161,15 @@ def stragglers_in_a_stage() -> Observation:
     return busy(observation, 2.5)
 
 
+def received_late() -> Observation:
+    """The training thread waits for a worker that holds the GIL before it can receive what was sent."""
+    observation = made.one_stage("collate", 0.0)
+    stages = {"fetch": {"collate": [500, 0, 2.5, 0.0]}}
+    receiving = {"wait": {"receive": [700, 680, 3.5, 3.4]}}
+    observation.looks = [made.look(SUPPLY, stages)] * 2 + [made.look(SUPPLY, receiving, role="main")]
+    return observation
+
+
 def uneven(key: str, *, queue: bool = False) -> Observation:
     """Most of the time in a stage is that of few samples."""
     observation = made.one_stage(key, 1.0)
@@ -196,6 +205,13 @@ def logging_each_step() -> Observation:
     return observation
 
 
+def single_collection() -> Observation:
+    observation = parts_of_the_step(gc=0.4)
+    for look in observation.looks:
+        look["gc_longest"] = look["gc_seconds"]
+    return observation
+
+
 def ended_early(observation: Observation) -> Observation:
     """The script ended before the step was measured alone."""
     observation.ended = "script ended"
@@ -225,6 +241,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     ),
     (made.one_stage("transform:ElasticTransform", 0.0), "transform", "ElasticTransform"),
     (made.one_stage("collate", 0.0), "collate", ""),
+    (received_late(), "collate", ""),
     (made.one_stage("dataset:parse (set.py:12)", 0.0), "dataset", "parse (set.py:12)"),
     (made.one_stage("lock", 1.0), "lock", ""),
     (
@@ -263,6 +280,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     (parts_of_the_step(checkpoint=0.4), "checkpoint", "40% of the script's time"),
     (parts_of_the_step(logging=0.4), "logging", "40% of the script's time"),
     (parts_of_the_step(gc=0.4), "gc", "40% of the script's time"),
+    (single_collection(), "healthy", ""),
     (parts_of_the_step(backward=0.4, optimizer=0.3), "healthy", ""),
     (parts_of_the_step(optimizer=0.7), "healthy", "spends 70% on the optimizer"),
     (parts_of_the_step({"optimizer": [1, 0, 8.0, 0.0]}, optimizer=0.6), "healthy", "100% on the optimizer"),

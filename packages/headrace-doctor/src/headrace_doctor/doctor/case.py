@@ -15,7 +15,6 @@ from headrace_doctor.doctor.model import (
     costs_of,
     parts_looked_at,
     per_sample,
-    sample_durations,
     stage_costs,
     standard_error,
     step_parts,
@@ -32,6 +31,8 @@ from headrace_doctor.measure.observed import (
     LoaderFacts,
     Observation,
     Phase,
+    is_uneven,
+    sample_durations,
 )
 
 TAKEN_CORES = "other processes may have taken the cores: headrace doctor shows how busy they are"
@@ -43,9 +44,8 @@ LOADING_THAT_MATTERS = 0.1
 OTHERS_THAT_MATTER = 0.25
 # Samples that other processes hold up on a busy machine take less than this, seconds.
 HELD_UP = 0.1
+MUCH_FASTER = 1.5  # a gain that no noise explains
 BOUNDS = 1.96  # standard errors on both sides that hold 95 %
-# Share of the time of all samples held by those that take over ten times as long as the median one.
-STRAGGLERS_MATTER = 0.2
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Case:
         stall: share of the steps' time spent waiting for data, 0 to 1.
         slowdown: ratio of the time of loading during the step to loading alone.
         unexplained: seconds per sample that the model doesn't account for.
-        stragglers: see `model.sample_durations`.
+        stragglers: see `observed.sample_durations`.
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
         free: the costs without the time that threads waited for a core.
@@ -106,9 +106,12 @@ class Case:
 
     @property
     def receiving(self) -> float:
-        """Share of the steps' time in which the training thread computes to receive batches from workers."""
-        stages = (stage for stage in self.stages if stage.kind == "receive" and stage.place == "main")
-        seconds = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
+        """Share of the steps' time in which the training thread receives batches that workers have sent."""
+        phases = (stage_costs(self.observation, ACTUAL), self.stages)
+        seconds = max(
+            sum(one.seconds_per_sample for one in stages if (one.kind, one.place) == ("receive", "main"))
+            for stages in phases
+        )
         return seconds / per_sample(self.phase)[0]
 
     @property
@@ -204,7 +207,7 @@ def case_of(observation: Observation) -> Case | None:
         slowdown=slowdown,
         unexplained=max(0.0, steady - costs.together(slowdown)),
         stages=tuple(stage_costs(observation)),
-        stragglers=sample_durations(observation, ACTUAL),
+        stragglers=sample_durations(observation.looks, ACTUAL),
         run_delay=max((look["held_seconds"] / look["seconds"] for look in looks), default=0.0),
         others=statistics.fmean(phase.others for phase in observation.phases),
         free=free,
@@ -301,7 +304,13 @@ def is_faster(case: Case, phase: Phase) -> bool:
         return True
     workers = case.loader.workers
     doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
-    return per_sample(now)[0] - per_sample(phase)[0] > BOUNDS * doubt
+    saved = per_sample(now)[0] - per_sample(phase)[0]
+    # A few long bursts make the mean doubtful, but not that the others take longer, too.
+    before, after = (
+        statistics.median(seconds / samples for seconds, samples in bursts(one, workers))
+        for one in (now, phase)
+    )
+    return saved > BOUNDS * doubt or (saved > 0 and before > MUCH_FASTER * after)
 
 
 def tried_workers(case: Case) -> dict[int, Phase]:
@@ -359,10 +368,14 @@ def takes_turns(case: Case) -> bool:
 
 
 def pace(case: Case) -> dict[str, float]:
-    """Seconds per sample of each place of loading, all its workers or threads together."""
+    """Seconds per sample of each place of loading, all its workers or threads together.
+
+    Who sends or receives also waits for the other, as for a worker that holds the GIL to make a batch.
+    """
     taken: dict[str, float] = {}
     for stage in case.stages:
-        taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
+        own = 1 - stage.waiting if stage.kind in ("send", "receive") else 1
+        taken[stage.place] = taken.get(stage.place, 0.0) + own / stage.samples_per_second
     return taken
 
 
@@ -378,4 +391,4 @@ def has_stragglers(case: Case) -> bool:
     slow = case.stragglers
     if case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP):
         return False
-    return bool(slow["slow_count"]) and slow["slow_seconds"] >= STRAGGLERS_MATTER * slow["seconds"]
+    return is_uneven(slow, case.phase)

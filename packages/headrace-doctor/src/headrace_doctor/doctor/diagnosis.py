@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from headrace_doctor.doctor.case import (
     BOUNDS,
+    MUCH_FASTER,
     TAKEN_CORES,
     Candidate,
     Case,
@@ -44,7 +45,6 @@ LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core if there are enough of them; and of the cores, what is all.
 RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
-MUCH_FASTER = 1.5  # a gain that no noise explains
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported

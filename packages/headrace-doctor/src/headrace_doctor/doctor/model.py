@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 from headrace_doctor.doctor.records import StageCost
 from headrace_doctor.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, Observation, Phase
@@ -232,10 +231,12 @@ def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
     for look in looks:
         for key, row in look["stages"].get("step", {}).items():
             parts[key] = parts.get(key, 0.0) + row[2] / whole
-    # The collector runs within whatever code allocates: what it takes is not that code's.
+    # The collector runs within whatever code allocates: what it takes is not that code's. One long collection
+    # may be the only one for many steps.
     phase = observation.phase(name)
     wall = max(whole, phase.ended - phase.began) if phase else whole
-    collecting = sum(look.get("gc_seconds", 0.0) for look in looks) / wall if wall else 0.0
+    collecting = sum(look.get("gc_seconds", 0.0) - look.get("gc_longest", 0.0) for look in looks)
+    collecting = collecting / wall if wall else 0.0
     if collecting:
         rest = max(0.0, 1 - collecting / max(collecting, sum(parts.values())))
         parts = {key: share * rest for key, share in parts.items()} | {"gc": collecting}
@@ -270,41 +271,3 @@ def _rank(kind: str) -> int:
         "pin",
     )
     return order.index(kind) if kind in order else len(order)
-
-
-def sample_durations(observation: Observation, name: str) -> dict[str, Any]:
-    """Returns how long single samples took in a phase, over all processes.
-
-    Returns:
-        "count", "seconds": of all; "median": seconds, within half an octave; "slow_count", "slow_seconds":
-        of samples that took over ten times the median; "slowest": [[seconds, index], …], longest first.
-    """
-    bins: dict[float, int] = {}
-    slowest: list[list[Any]] = []
-    for look in observation.looks:
-        if look["phase"] != name:
-            continue
-        for edge, count in look["samples"]["bins"]:
-            bins[float("inf") if edge is None else edge] = bins.get(edge, 0) + count
-        slowest += look["samples"]["slowest"]
-    count = sum(bins.values())
-    median = _median_of(bins)
-    slow = {edge: n for edge, n in bins.items() if edge > 10 * median * 2**0.5}
-    middle = 2**-0.25  # of a bin of half an octave, from its upper edge
-    return {
-        "count": count,
-        "seconds": sum(min(edge, 200.0) * middle * n for edge, n in bins.items()),
-        "median": median * middle,
-        "slow_count": sum(slow.values()),
-        "slow_seconds": sum(min(edge, 200.0) * middle * n for edge, n in slow.items()),
-        "slowest": sorted(slowest, key=lambda row: -row[0])[:10],
-    }
-
-
-def _median_of(bins: dict[float, int]) -> float:
-    half, seen = sum(bins.values()) / 2, 0
-    for edge in sorted(bins):
-        seen += bins[edge]
-        if seen >= half:
-            return edge
-    return 0.0

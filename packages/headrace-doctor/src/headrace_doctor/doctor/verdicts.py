@@ -370,6 +370,8 @@ def less_contention(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
     """Cores that are left to the loader, if it is much slower during the step than alone."""
     if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
         return  # on a busy machine, a note reports what others take
+    if sum(case.irregular.values()) > case.steady - case.costs.seconds:
+        return  # what the step does beside it, as in a thread that writes logs, explains as much
     threads, cores = case.observation.threads, case.costs.cores
     fewer = max(1, cores // 2)
     gain = case.costs.together(case.slowdown) / case.costs.seconds

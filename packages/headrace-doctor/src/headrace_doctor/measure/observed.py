@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ GAIN_THAT_COUNTS = 1.1
 # Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
 # program input-bound from 5 % on.
 STALL_THAT_MATTERS = 0.05
+# Share of the time of all samples that those that take over ten times as long as the median one must hold.
+SLOW_THAT_MATTER = 0.2
 OBSERVED = "observed.json"
 EXAMINED = "examined"
 
@@ -174,3 +176,47 @@ class Observation:
         fields["loops"] = [Loop(**loop) for loop in fields["loops"]]
         fields["phases"] = [Phase(**phase) for phase in fields["phases"]]
         return cls(**fields)
+
+
+def sample_durations(looks: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Returns how long single samples took in a phase, over all processes.
+
+    Returns:
+        "count", "seconds": of all; "median": seconds, within half an octave; "slow_count", "slow_seconds":
+        of samples that took over ten times the median; "slowest": [[seconds, index], …], longest first.
+    """
+    bins: dict[float, int] = {}
+    slowest: list[list[Any]] = []
+    for look in looks:
+        if look["phase"] != name:
+            continue
+        for edge, count in look["samples"]["bins"]:
+            bins[float("inf") if edge is None else edge] = bins.get(edge, 0) + count
+        slowest += look["samples"]["slowest"]
+    count = sum(bins.values())
+    median = _median_of(bins)
+    slow = {edge: n for edge, n in bins.items() if edge > 10 * median * 2**0.5}
+    middle = 2**-0.25  # of a bin of half an octave, from its upper edge
+    return {
+        "count": count,
+        "seconds": sum(min(edge, 200.0) * middle * n for edge, n in bins.items()),
+        "median": median * middle,
+        "slow_count": sum(slow.values()),
+        "slow_seconds": sum(min(edge, 200.0) * middle * n for edge, n in slow.items()),
+        "slowest": sorted(slowest, key=lambda row: -row[0])[:10],
+    }
+
+
+def is_uneven(durations: dict[str, Any], phase: Phase) -> bool:
+    """Returns whether few samples, by `sample_durations`, hold much of the time of all, and of the phase."""
+    least = max(SLOW_THAT_MATTER * durations["seconds"], STALL_THAT_MATTERS * phase.seconds)
+    return bool(durations["slow_count"]) and durations["slow_seconds"] >= least
+
+
+def _median_of(bins: dict[float, int]) -> float:
+    half, seen = sum(bins.values()) / 2, 0
+    for edge in sorted(bins):
+        seen += bins[edge]
+        if seen >= half:
+            return edge
+    return 0.0

@@ -21,6 +21,8 @@ from headrace_doctor.measure.observed import (
     Loop,
     Observation,
     Phase,
+    is_uneven,
+    sample_durations,
 )
 from headrace_doctor.measure.processes import children_memory, times
 from headrace_doctor.measure.subject import (
@@ -106,7 +108,7 @@ class Supplies:
         demand = self._observation.phase(DEMAND) or actual
         wanted = sum(demand.samples) / max(1e-9, sum(demand.computes))
         if supply.samples_per_second < AMPLE * wanted or actual.stall >= STALL_THAT_MATTERS:
-            self._try_others(watched, supply, wanted)
+            self._try_others(watched, actual, supply, wanted)
 
     def measure_loop(self, watched: Watched, loop: Loop) -> None:
         """Measures the loader of a loop, if waiting for it matters, with its number of workers and with one
@@ -124,7 +126,7 @@ class Supplies:
                 cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
                 loop.supplies[str(workers)] = [1 / phase.samples_per_second, cpu]
 
-    def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
+    def _try_others(self, watched: Watched, actual: Phase, supply: Phase, wanted: float) -> None:
         loader = watched.loader
         if isinstance(loader.dataset, IterableDataset):
             self._observation.notes.append(
@@ -139,7 +141,7 @@ class Supplies:
             looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
             if worker_threads(looks) > usable_cores():
                 self._try(watched, {"worker_threads": 1})
-        if loader.num_workers and is_uneven(supply):
+        if loader.num_workers and is_uneven(sample_durations(self._counted(), ACTUAL), actual):
             self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
             if hasattr(loader, "in_order"):
                 self._try(watched, {"loader": {"in_order": False}})
@@ -222,12 +224,6 @@ def endless(phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[An
             return
         phase.startups.append(time.perf_counter() - started)
         yield first
-
-
-def is_uneven(phase: Phase) -> bool:
-    """Tells whether a tenth of its waits holds half of the time."""
-    waits = sorted(phase.waits, reverse=True)
-    return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
 
 
 def waiting_share(looks: list[dict[str, Any]]) -> float:
