@@ -72,7 +72,7 @@ def test_code_is_never_wrapped() -> None:
 def test_the_bottleneck_and_the_one_change_come_first() -> None:
     first = printed(records.input_bound()).splitlines()[:4]
     assert "Decoding" in first[0]
-    assert any(line.startswith("→ headrace.DataLoader in place of torch's") for line in first)
+    assert any(line.startswith("Fix: headrace.DataLoader in place of torch's") for line in first)
 
 
 @pytest.mark.parametrize("name", RECORDS)

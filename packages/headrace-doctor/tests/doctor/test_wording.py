@@ -8,7 +8,7 @@ import pytest
 
 from headrace_doctor.doctor.records import Advice, Cause, StageCost
 from headrace_doctor.doctor.remedies import described
-from headrace_doctor.doctor.wording import certainty, figure, gain, percent, plain, tally, times
+from headrace_doctor.doctor.wording import cost, figure, gain, percent, plain, tally, times
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,9 @@ def test_tally() -> None:
     assert tally(["unknown", "note", "note"]) == "0 bad, 2 notes, 1 unknown, of 3."
 
 
-def test_certainty() -> None:
-    costs = "it costs 68% of the training's time"
-    assert certainty(Cause("decode", "", (), 0.684, 0.24)) == f"{costs}, 24% ahead of the next cause"
-    assert certainty(Cause("decode", "", (), 0.684)) == costs
-    assert certainty(Cause("healthy", "", (), 0.5)) == ""
+def test_the_cost_of_a_cause() -> None:
+    assert cost(Cause("decode", "", (), 0.684, 0.24)) == "it costs 68% of the training's time"
+    assert cost(Cause("healthy", "", (), 0.5)) == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from headrace_doctor.doctor.records import Advice, Checkup, Diagnosis, Finding
 from headrace_doctor.doctor.wording import (
     MARKS,
     TOTAL,
-    certainty,
+    cost,
     figure,
     gain,
     judgement,
@@ -47,8 +47,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     head = _text(f"{MARKS[found][0]} {title(verdict)}: ", STYLES[found])
     console.print(head.append(plain(verdict.sentence), style="bold default"))
     for advice in diagnosis.advice[:1]:
-        _print_advice(console, "→ ", advice)
-    _rows(console, [("  · ", line) for line in (*verdict.evidence, certainty(verdict)) if line])
+        _print_advice(console, "Fix: ", advice)
+    _rows(console, [("  · ", line) for line in (*verdict.evidence, cost(verdict)) if line])
     console.print()
     command = " ".join(diagnosis.command)
     for lead, code in (("command", command), ("loader", diagnosis.loader), ("used at", diagnosis.where)):
@@ -60,7 +60,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         _heading(console, "Other causes")
     for cause in diagnosis.causes[1:]:
         _rows(console, [("  ", f"{title(cause)}: {cause.sentence}")], "bold")
-        _rows(console, [("    · ", line) for line in (*cause.evidence, certainty(cause)) if line])
+        _rows(console, [("    · ", line) for line in (*cause.evidence, cost(cause)) if line])
     if diagnosis.advice[1:]:
         _heading(console, "What else could be changed")
     for number, advice in enumerate(diagnosis.advice[1:], 2):

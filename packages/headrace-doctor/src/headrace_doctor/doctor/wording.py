@@ -71,12 +71,10 @@ def judgement(verdict: Cause) -> Judgement:
     return "good" if verdict.kind == "healthy" else "unknown" if verdict.kind == "undecided" else "bad"
 
 
-def certainty(cause: Cause) -> str:
-    """The cost of a cause, and how far it is ahead of the next, or "" if neither is known."""
+def cost(cause: Cause) -> str:
+    """The cost of a cause, or "" if it is not known."""
     costs = cause.cost > 0 and cause.kind != "healthy"
-    parts = [f"it costs {percent(cause.cost)} of the training's time"] if costs else []
-    parts += [f"{percent(cause.margin)} ahead of the next cause"] if cause.margin else []
-    return ", ".join(parts)
+    return f"it costs {percent(cause.cost)} of the training's time" if costs else ""
 
 
 def times(factor: float) -> str:
