@@ -105,18 +105,21 @@ def weighted(_: Path) -> Made:
     return order(headrace.order.Weighted(weights), WeightedRandomSampler(weights, SAMPLES))
 
 
-def first_batches(_folder: Path, *, new_loaders: bool) -> Made:
-    """The first of three batches of numbers in the calling thread, by one loader or by new ones."""
+def short_epochs(_folder: Path, *, new_loaders: bool, batches: int) -> Made:
+    """The first `batches` of three of numbers in the calling thread, by one loader or by new ones."""
     makes = [
         partial(kind, Numbers(96), batch_size=32, num_workers=0)
         for kind in (headrace.DataLoader, torch.utils.data.DataLoader)
     ]
     kept = [make() for make in makes]
 
-    def first(which: int, _: int) -> Any:
-        return next(iter(makes[which]() if new_loaders else kept[which]))
+    def begin(which: int, _: int) -> Any:
+        for number, batch in enumerate(makes[which]() if new_loaders else kept[which], start=1):
+            if number == batches:
+                return batch
+        return None
 
-    return partial(first, 0), partial(first, 1), list(range(200))
+    return partial(begin, 0), partial(begin, 1), list(range(200))
 
 
 CALLS = (
@@ -131,6 +134,9 @@ CALLS = (
     Call("order.Sequential", sequential),
     Call("order.Shuffled", shuffled, same=False),
     Call("order.Weighted", weighted, same=False),
-    Call("first of 3 batches of numbers", partial(first_batches, new_loaders=False)),
-    Call("first of 3 batches of numbers, new loaders", partial(first_batches, new_loaders=True)),
+    *(
+        Call(f"{what} of numbers{loaders}", partial(short_epochs, new_loaders=new, batches=batches))
+        for what, batches in (("first of 3 batches", 1), ("epochs of 3 batches", 4))
+        for loaders, new in (("", False), (", new loaders", True))
+    ),
 )

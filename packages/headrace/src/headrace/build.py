@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import DataLoader, default_collate, default_convert
 
-from headrace._torch_compat import default_collate_functions, default_collation_changed
+from headrace._torch_compat import default_collate_functions
 from headrace.config import LoaderConfig
 from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess
@@ -44,7 +44,7 @@ from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
 from headrace.order.epoch import EpochStart, samples_to_repeat
 from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
-from headrace.plan.environment import starts_processes, workers_of
+from headrace.plan.environment import starts_processes
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, DeferralCounts, LoaderStats
@@ -60,22 +60,18 @@ STAY = DevicePrefetcher(None)
 
 def plan_of(config: LoaderConfig) -> Plan:
     """Plans who runs what."""
-    plan = make_plan(config.dataset, **plan_options(config))
+    default = not config.batched and config.collate_fn is default_convert
+    plan = make_plan(
+        config.dataset,
+        batch_size=1 if config.batched else None,
+        collate_fn=None if default else config.collate_fn,
+        dtype=config.dtype,
+        memory_format=config.memory_format,
+        device=config.device,
+    )
     if config.batch_transform is None:
         return plan
     return with_batch_transform(plan, config.batch_transform, config.device)
-
-
-def plan_options(config: LoaderConfig) -> dict[str, Any]:
-    """The arguments of `make_plan`: what the plan depends on besides the dataset."""
-    default = not config.batched and config.collate_fn is default_convert
-    return {
-        "batch_size": 1 if config.batched else None,
-        "collate_fn": None if default else config.collate_fn,
-        "dtype": config.dtype,
-        "memory_format": config.memory_format,
-        "device": config.device,
-    }
 
 
 def as_torch_draws(
@@ -113,6 +109,7 @@ class StreamBuilder:
         self.failures = Failures()
         self.latest: Callable[[], LoaderIterator | None] = lambda: None
         self.residence: Residence | None = None
+        self._config: LoaderConfig | None = None
         self._processes = WorkerPools()
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
         self._kept: EpochStart | None = None  # of the epoch started last with `persistent_workers`
@@ -137,6 +134,11 @@ class StreamBuilder:
         if work is None or not epochs or config.streamed or not starts_processes(config, plan):
             return None
         return advise(work, epochs[-1], config.num_workers)
+
+    def config_of(self, loader: DataLoader[Any]) -> LoaderConfig:
+        """The arguments that `loader`, always the same one, has as its attributes now."""
+        self._config = LoaderConfig.of(loader, self._config)
+        return self._config
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
@@ -275,8 +277,7 @@ class StreamBuilder:
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
         seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
-        workers = workers_of(config)
-        match workers.kind:
+        match config.workers_kind:
             case "process":
                 turn = start.turn % config.num_workers
                 stream = self._processes.start_epoch(
@@ -322,7 +323,7 @@ class StreamBuilder:
         """The user's collate function, or, for torch's default one, what does the same in memory that is used
         again."""
         by_torch = config.batched and config.collate_fn is default_collate
-        if not by_torch or torch.Tensor not in default_collate_functions() or default_collation_changed():
+        if not by_torch or torch.Tensor not in default_collate_functions():
             collate: Callable[[Any], Any] = config.collate_fn
             return collate
         options = config.pin_memory, keep, alone

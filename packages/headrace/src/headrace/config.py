@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Literal, ParamSpec, get_args
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace.errors import ConfigError
+from headrace.order.batches import length_of
 from headrace.order.sampling import wrapped_samplers
 from headrace.order.shard import Remainder
 
@@ -56,7 +57,8 @@ class LeftOpen(int):
 class LoaderConfig:
     """The arguments of `headrace.DataLoader`, which says what each means.
 
-    A loader makes one of its attributes when an epoch starts, so that what the user has changed takes effect.
+    A loader makes one of its attributes when an epoch starts and they aren't those of the epoch before, so
+    that what the user has changed takes effect.
 
     Raises:
         ConfigError: an argument is invalid.
@@ -91,12 +93,16 @@ class LoaderConfig:
     resident: Resident = "auto"
     batch_transform: Callable[..., Any] | None = None
     deferred: bool = True
+    streamed: bool = field(init=False)  # whether the dataset is an `IterableDataset`, with its own order
 
     @classmethod
-    def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
-        """The arguments that `loader` has as its attributes now."""
+    def of(cls, loader: TorchDataLoader[Any], latest: LoaderConfig | None = None) -> LoaderConfig:
+        """The arguments that `loader` has as its attributes now: `latest` if it has the same ones."""
+        values = _values(loader)
+        if latest is not None and all(map(is_, values, vars(latest).values())):
+            return latest
         config = object.__new__(cls)  # the class itself would set each value by a call, being frozen
-        vars(config).update(zip(_NAMES, _values(loader), strict=True))
+        vars(config).update(zip(_NAMES, values, strict=True))
         config.__post_init__()
         return config
 
@@ -122,6 +128,7 @@ class LoaderConfig:
         if self.batch_transform is not None and not callable(self.batch_transform):
             raise ConfigError(f"batch_transform ({self.batch_transform!r}) must be callable, or None.")
         self._check_ranks()
+        object.__setattr__(self, "streamed", isinstance(self.dataset, IterableDataset))
 
     def _check_ranks(self) -> None:
         rank, world_size = self.rank, self.world_size
@@ -154,11 +161,6 @@ class LoaderConfig:
         return self.batch_sampler is not None
 
     @property
-    def streamed(self) -> bool:
-        """True if the dataset is an `IterableDataset`, which decides itself what comes next."""
-        return isinstance(self.dataset, IterableDataset)
-
-    @property
     def samples_of_a_batch(self) -> int:
         """Samples of a batch, as far as that is known: a batch sampler need not say how large its batches
         are."""
@@ -169,12 +171,17 @@ class LoaderConfig:
         return self.batch_size or 1
 
     @property
+    def workers_kind(self) -> Literal["process", "thread", "caller"]:
+        """The place where a Python dataset is read: processes, unless threads are asked for by name
+        (each stream of an `IterableDataset` has its own process), or in the caller's own thread."""
+        if self.num_workers == 0:
+            return "caller"
+        return "thread" if self.worker_kind == "thread" and not self.streamed else "process"
+
+    @property
     def samples(self) -> int:
         """Length of the dataset, or 0 if it has none."""
-        try:
-            return len(self.dataset)
-        except TypeError:
-            return 0
+        return length_of(self.dataset) or 0
 
     def depth(self, nbytes: int) -> int:
         """Batches of `nbytes` bytes that native code may have in flight, together with one that the user
@@ -193,7 +200,7 @@ class LoaderConfig:
 
 
 # Listed once, as they are read at the start of every epoch.
-_NAMES = tuple(field.name for field in fields(LoaderConfig))
+_NAMES = tuple(each.name for each in fields(LoaderConfig) if each.init)
 _values = attrgetter(*_NAMES)
 
 

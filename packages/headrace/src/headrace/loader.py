@@ -38,7 +38,7 @@ from headrace.export import live
 from headrace.export.figures import figures
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
-from headrace.order.batches import Batches, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.batches import Batches, OrderedBatches, SampledBatches, StreamBatches, count_batches
 from headrace.order.progress import Progress, TorchDraws
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, detect_rank
@@ -229,7 +229,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         # For their errors: now, not at the first epoch.
         check_output(dtype, memory_format)
-        config = LoaderConfig.of(self)
+        config = self._builder.config_of(self)
         if rank is not None:
             self._batches(config)
 
@@ -274,7 +274,7 @@ class DataLoader(TorchDataLoader[T_co]):
             self._in_torch = False
 
     def _start_epoch(self) -> LoaderIterator:
-        config, builder, progress = LoaderConfig.of(self), self._builder, self._progress
+        config, builder, progress = self._builder.config_of(self), self._builder, self._progress
         batches = self._batches(config)
         if isinstance(batches, StreamBatches) and progress.resumes:
             builder.end_workers()  # those that stay know nothing of the state to resume from
@@ -302,8 +302,7 @@ class DataLoader(TorchDataLoader[T_co]):
             epoch,
             meter,
             builder.transfer(config, plan),
-            length=self._length(batches),
-            reported_length=None if by_torch else self._reported_length,  # torch warns itself
+            None if by_torch else self._reported_length,  # torch warns itself
         )
         builder.latest = weakref.ref(iterator)
         live.publish(self, _figures)
@@ -392,17 +391,17 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def plan(self) -> Plan:
         """Plans who runs what, for every epoch: a user may change the dataset's transform between epochs."""
-        return plan_of(LoaderConfig.of(self))
+        return plan_of(self._builder.config_of(self))
 
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
-        config = LoaderConfig.of(self)
+        config = self._builder.config_of(self)
         plan = plan_of(config)
         return explain(plan, self._environment(config, plan))
 
     def workers_text(self) -> str:
         """Says in words who makes the samples, and why."""
-        config = LoaderConfig.of(self)
+        config = self._builder.config_of(self)
         plan = plan_of(config)
         return self._environment(config, plan).workers(plan)
 
@@ -457,7 +456,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ConfigError: they can't be shared among ranks.
         """
-        config, own = config or LoaderConfig.of(self), self._own_samplers
+        config, own = config or self._builder.config_of(self), self._own_samplers
         rank = config.rank
         if config.streamed:
             if rank not in (None, "auto"):
@@ -465,9 +464,10 @@ class DataLoader(TorchDataLoader[T_co]):
                     f"rank ({rank!r}): the epoch can't be shared among ranks with an IterableDataset,"
                     " which must do that itself. rank='auto' leaves that to it."
                 )
-            return StreamBatches(self.num_workers)
+            length = partial(count_batches, self.dataset, self.batch_size, self.drop_last)
+            return StreamBatches(self.num_workers, length)
         ranks = detect_rank() if rank == "auto" else (rank or 0, config.world_size or 1)
-        batches = own.batches(self.sampler, self.batch_sampler, config.samples, ranks, config.remainder)
+        batches = own.batches(self.sampler, self.batch_sampler, self.dataset, ranks, config.remainder)
         if rank is not None and isinstance(batches, SampledBatches):
             own.check_shareable(batches, rank)
         return batches
@@ -508,20 +508,6 @@ class DataLoader(TorchDataLoader[T_co]):
         why = why_no_init(config, plan)
         if why:
             warn(f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.")
-
-    def _length(self, batches: Batches) -> int | None:
-        """Batches of an epoch, or None if that isn't known, or there is no end."""
-        if isinstance(batches, OrderedBatches):
-            return batches.length()
-        try:
-            if isinstance(batches, SampledBatches):
-                return super().__len__()
-            # As torch's len(), which would then warn of a dataset that gives more samples than it said.
-            samples = len(self.dataset)  # type: ignore[arg-type]
-            size = self.batch_size or 1
-            return samples // size if self.drop_last else -(-samples // size)
-        except TypeError:
-            return None  # the user's batch sampler or IterableDataset has no len()
 
 
 class ReplacingDataLoader(DataLoader[T_co]):

@@ -34,10 +34,10 @@ class CallerStream(PythonStream):
         failures: Failures,
     ) -> None:
         super().__init__(failures)
-        self._samples = 0
+        self._samples = 0  # in the dataset, if seeds depend on it
         if isinstance(guarded, IterableBatches):
             guarded.start(seeding.key)  # with the epoch, as in torch
-        else:
+        elif seeding.by_sample:
             self._samples = config.samples
         self._make = guarded.__getitems__ if config.batched else guarded.__getitem__
         self._batches = batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,16 @@ def arrays(by_torch: Collate, smallest: int) -> Collate:
     return collate_arrays
 
 
+@lru_cache(maxsize=8)  # the same ones for all loaders
+def _of_numbers(of_int: Collate, of_float: Collate, of_array: Collate) -> dict[type, Collate]:
+    return {
+        bool: numbers(bool, torch.bool, of_int),
+        int: numbers(int, torch.int64, of_int),
+        float: numbers(float, torch.float64, of_float),
+        np.ndarray: arrays(of_array, LARGE_NBYTES),
+    }
+
+
 class ReusingCollate:
     """torch's `default_collate`: numbers and small arrays in less time, large tensors in memory that is used
     again; see `Slots` and `stacking`."""
@@ -81,18 +92,14 @@ class ReusingCollate:
         """Returns what torch's function makes of `samples`. For any thread."""
         by_torch = _torch_compat.default_collate_functions()
         if by_torch != self._made_of:  # the user may add types at any time
-            alone, take = self.options[2], self._memory.take
-            stack = stacking(
-                by_torch[torch.Tensor], take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
-            )
-            own: dict[Any, Collate] = {torch.Tensor: stack}
+            self._functions = self._made_of = dict(by_torch)
             if not _torch_compat.default_collation_changed():
-                own[bool] = numbers(bool, torch.bool, by_torch[int])
-                own[int] = numbers(int, torch.int64, by_torch[int])
-                own[float] = numbers(float, torch.float64, by_torch[float])
-                own[np.ndarray] = arrays(by_torch[np.ndarray], LARGE_NBYTES)
-            self._functions = {**by_torch, **own}
-            self._made_of = dict(by_torch)
+                alone, take = self.options[2], self._memory.take
+                stack = stacking(
+                    by_torch[torch.Tensor], take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
+                )
+                own = _of_numbers(by_torch[int], by_torch[float], by_torch[np.ndarray])
+                self._functions = {**by_torch, **own, torch.Tensor: stack}
         self._memory.begin_batch()
         return _torch_compat.collate(samples, self._functions)
 

@@ -68,6 +68,8 @@ class ErrorPolicyDataset(Dataset[Any]):
         self.collate = collate
         self.on_error = on_error
         self._whole = _batch_getter(dataset) if on_error == "raise" else None
+        source = source_of(dataset)
+        self._leased = source is not None and source.leased
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -113,11 +115,15 @@ class ErrorPolicyDataset(Dataset[Any]):
         return BatchWithFailures(self.collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
-        indices = list(request.batch.listed())
+        indices = request.batch.listed()
         whole = self._whole if batched else None
         if not request.seeding.by_sample:
-            with files_held(self.dataset, indices):
-                samples = (whole or self._plain)(indices)
+            make = whole or self._plain
+            if self._leased:
+                with files_held(self.dataset, indices):
+                    samples = make(indices)
+            else:  # as nearly always; that context would take longer than to ask for it
+                samples = make(indices)
             return self.collated(samples, None, batched=batched)
         with request.own_generators():
             seeds = request.seeds()

@@ -35,13 +35,8 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         epoch: the epoch, whose position moves with every batch that the user receives.
         meter: counts of the epoch.
         transfer: way to the device where the user wants the batches.
-        length: number of batches of the whole epoch, or None if it isn't known: len() then raises TypeError.
         reported_length: number of samples that len() reported of an `IterableDataset`, if it was asked for:
             the user is warned of more batches than that.
-
-    Attributes:
-        length: as given.
-        skipped: number of batches of the epoch before the state that it resumes from.
     """
 
     def __init__(
@@ -50,14 +45,11 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         epoch: Epoch,
         meter: EpochMeter,
         transfer: DevicePrefetcher,
-        *,
-        length: int | None,
         reported_length: int | None,
     ) -> None:
         self._stream = stream
+        self._epoch = epoch
         self._position = epoch.position
-        self.length = length
-        self.skipped = epoch.start.position // epoch.batches.positions_per_batch
         self._reported_length = reported_length
         self._meter = meter
         self._transfer = transfer
@@ -71,9 +63,10 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         return self
 
     def __len__(self) -> int:
-        if self.length is None:
+        length = self.length
+        if length is None:
             raise TypeError("this loader has no len(): neither has its sampler, or its IterableDataset")
-        return self.length
+        return length
 
     def __next__(self) -> Any:
         start = self._waits_since = time.perf_counter()
@@ -130,6 +123,16 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         if not self._position.finished:  # the end of what is left isn't that of the epoch
             self._sent.clear()
             self._sent.append(RuntimeError(SHUT_DOWN))
+
+    @property
+    def length(self) -> int | None:
+        """Number of batches of the whole epoch, or None if it isn't known: len() then raises TypeError."""
+        return self._epoch.batches.length()
+
+    @property
+    def skipped(self) -> int:
+        """Number of batches of the epoch before the state that it resumes from."""
+        return self._epoch.start.position // self._epoch.batches.positions_per_batch
 
     @property
     def in_flight(self) -> int:

@@ -64,8 +64,6 @@ class Meter:
 
     def native(self) -> NativeStats | None:
         """Totals of all native threads, and the numbers of those in use, or None if none were started."""
-        if not self._native:  # as in a loader of Python's samples, whose every epoch asks
-            return None
         methods = [method for each in self._native if (method := each()) is not None]
         totals = [stats for method in methods if (stats := method()) is not None]
         return sum(totals[1:], totals[0]) if totals else None
@@ -103,6 +101,8 @@ class Meter:
 
     def stages(self) -> tuple[StageStats, ...]:
         """Costs so far, native stages first."""
+        if not (self._native or self._added):  # as in a loader of Python's samples, whose every epoch asks
+            return ()
         native = self.native()
         with self.lock:
             added = tuple(self._added.values())
@@ -139,7 +139,7 @@ class EpochMeter:
     """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
 
     def __init__(self, meter: Meter, number: int) -> None:
-        self._meter = meter
+        self._meter: Meter | None = meter  # None after the end: the meter has this one, and is to die with it
         self._iterator = meter.epochs_begun
         self._number = number
         self._depth = 0
@@ -171,6 +171,8 @@ class EpochMeter:
             number, times: for a trace; see `headrace.records.BatchTimes`.
         """
         meter, now = self._meter, time.perf_counter()
+        if meter is None:
+            return
         waited = now - asked
         with meter.lock:
             self._batches += 1
@@ -194,17 +196,19 @@ class EpochMeter:
 
     def add_copies(self, samples: int, nbytes: int, seconds: float) -> None:
         """Bytes were sent to the device; copies that took the device `seconds` are over."""
-        self._meter.add("transfer", samples, seconds, nbytes=nbytes)
+        if self._meter is not None:
+            self._meter.add("transfer", samples, seconds, nbytes=nbytes)
 
     def end(self, *, finished: bool) -> None:
         """No more batches come; `finished`: as all of them came. Does nothing the second time."""
-        if self._ended is not None:
+        meter, self._meter = self._meter, None
+        if meter is None:
             return
-        now, after = time.perf_counter(), self._meter.stages()
-        with self._meter.lock:
+        now, after = time.perf_counter(), meter.stages()
+        with meter.lock:
             if finished:
                 self._last = now
-            self._meter.ended_waits.merge(self.waits)
+            meter.ended_waits.merge(self.waits)
             self._ended = after, "finished" if finished else "stopped"
 
     def stats(self, now: tuple[StageStats, ...]) -> EpochStats:

@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ from headrace.order.permutation import MASK, key_of, mix_words
 from headrace.records import BatchKeys, SampleKey
 
 
-@dataclass(frozen=True, slots=True)
-class Seeding:
+class Seeding(NamedTuple):
     """The values that the random numbers of one epoch depend on."""
 
     key: tuple[int, int]  # (seed, epoch) of the samples' random parameters

@@ -67,10 +67,11 @@ def publish(loader: T, figures: Callable[[T], Json]) -> None:
         loader: of which only a weak reference is kept.
         figures: called in another thread, while somebody looks; gives a dict of JSON types.
     """
-    known = _loaders.get(id(loader))
-    if known is None or known[1]() is not loader:
-        place = id(loader)
-        _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
+    place = id(loader)
+    known = _loaders.get(place)
+    if known is not None and known[1]() is loader:
+        return
+    _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
     with _lock:  # `cache` alone would let two threads begin to listen
         _listener()
 

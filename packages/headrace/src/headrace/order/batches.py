@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -26,9 +27,9 @@ class IndexBatch:
     indices: Sequence[Any] | Indices  # [n], as the order or the user's sampler gives them
     occurrences: Indices  # [n], distinguish the times that an index comes in an epoch, or 0 if nobody counts
 
-    def listed(self) -> Sequence[Any]:
-        """The indices as the user's code expects them: Python's ints if they are numbers."""
-        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
+    def listed(self) -> list[Any]:
+        """A list of the indices as the user's code expects them: Python's ints if they are numbers."""
+        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else list(self.indices)
 
 
 class OrderedBatches:
@@ -56,8 +57,11 @@ class OrderedBatches:
         """The batches from the start on."""
         key = start.draw_order()
         batch = self.shard.batch_size
+        size = self.order.size
+        samples = math.inf if size is None else self.shard.samples(size, start.position)
         first, count = 0, max(1, CHUNK // batch) * batch
-        while len(positions := self.shard.positions(self.order.size, start.position, first, count)):
+        while first < samples:
+            positions = self.shard.positions(size, start.position, first, count)
             indices, occurrences = self.order.at(positions, *key)
             for i in range(0, len(indices), batch):
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
@@ -108,6 +112,10 @@ class SampledBatches:
             return f"{kind} of {len(self.source)}{shared}"  # type: ignore[arg-type]
         except TypeError:
             return f"{kind}{shared}"
+
+    def length(self) -> int | None:
+        """Batches of a whole epoch, or None if it isn't known."""
+        return count_batches(self.source, self.batch_size, self.drop_last)
 
     @property
     def sampler_epoch(self) -> int | None:
@@ -169,12 +177,16 @@ class SampledBatches:
 
 
 class StreamBatches:
-    """Batches of an `IterableDataset`, which has its own order, in so many worker processes."""
+    """Batches of an `IterableDataset`, which has its own order, in so many worker processes.
+
+    `length` gives the batches of a whole epoch, or None if that isn't known.
+    """
 
     positions_per_batch = 1
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, length: Callable[[], int | None] = lambda: None) -> None:
         self.workers = max(1, workers)
+        self.length = length
 
     def identity(self) -> str:
         """Returns what must be the same when a state is loaded: a state is that of one worker's dataset."""
@@ -190,6 +202,20 @@ class StreamBatches:
 
 
 Batches = OrderedBatches | SampledBatches | StreamBatches
+
+
+def length_of(values: Any) -> int | None:
+    """The length of a dataset or sampler, or None if it has none."""
+    try:
+        return len(values)
+    except TypeError:
+        return None
+
+
+def count_batches(values: Any, size: int | None, drop_last: bool) -> int | None:
+    """The batches of a dataset or sampler, or its length without a size, or None if it has no length."""
+    samples, size = length_of(values), size or 1
+    return samples and (samples // size if drop_last else -(-samples // size))
 
 
 def _counted(

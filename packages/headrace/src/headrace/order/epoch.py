@@ -24,9 +24,9 @@ StreamState = tuple[Any, Place]
 SAMPLES = "headrace.samples"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen, it would take as long to make as all else of `Progress.begin`
 class EpochStart:
-    """The start of an epoch: all that it depends on. `Progress.begin` makes it."""
+    """The start of an epoch: all that it depends on. `Progress.begin` makes it, and nothing changes it."""
 
     epoch: int  # its number
     order: Key | None  # (seed, epoch) that the order depends on, or None if its seed is drawn

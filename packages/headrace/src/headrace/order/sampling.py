@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from headrace.errors import ConfigError
-from headrace.order.batches import OrderedBatches, SampledBatches
+from headrace.order.batches import OrderedBatches, SampledBatches, length_of
 from headrace.order.samplers import Order, Sequential, Shuffled
 from headrace.order.shard import Remainder, Shard
 
@@ -28,20 +29,25 @@ class OwnSamplers:
     batch_sampler: Any
 
     def batches(
-        self, sampler: Any, batch_sampler: Any, samples: int, ranks: tuple[int, int], remainder: Remainder
+        self, sampler: Any, batch_sampler: Any, dataset: Any, ranks: tuple[int, int], remainder: Remainder
     ) -> OrderedBatches | SampledBatches:
-        """The batches of a loader with these attributes, of a dataset of so many samples, for the rank and
-        world size `ranks`. Without a batch sampler, samples aren't batched."""
+        """The batches of a loader with these attributes for the rank and world size `ranks`. Without a batch
+        sampler, samples aren't batched."""
         if batch_sampler is not None and not self._makes_batches(batch_sampler):
+            samples = length_of(dataset) or 0
             return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
         batch_size, drop_last = None, False
         if batch_sampler is not None:
             sampler = batch_sampler.sampler
             batch_size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+        share = (*ranks, batch_size or 1, drop_last, remainder)
+        if isinstance(sampler, Order):
+            return OrderedBatches(sampler, Shard(*share))
         order = self._order(sampler)
         if order is None:
+            samples = length_of(dataset) or 0
             return SampledBatches(sampler, samples, batch_size, drop_last, by_batches=False)
-        return OrderedBatches(order, Shard(*ranks, batch_size or 1, drop_last, remainder))
+        return _ordered(order, len(sampler.data_source), share)
 
     def are_followed(self, sampler: Any, batch_sampler: Any) -> bool:
         """Returns whether a loader of these attributes uses nothing but what torch's constructor made."""
@@ -68,21 +74,24 @@ class OwnSamplers:
     def _makes_batches(self, batch_sampler: Any) -> bool:
         return batch_sampler is self.batch_sampler and type(batch_sampler) is BatchSampler
 
-    def _order(self, sampler: Any) -> Order | None:
+    def _order(self, sampler: Any) -> Callable[[int], Order] | None:
         """The order to follow in place of `sampler`, or None if that decides itself."""
-        if isinstance(sampler, Order):
-            return sampler
         if sampler is not self.sampler:
             return None
         if type(sampler) is SequentialSampler:
-            return Sequential(len(sampler.data_source))
+            return Sequential
         untouched = (
             type(sampler) is RandomSampler
             and not sampler.replacement
             and sampler.generator is None
             and sampler.num_samples == len(sampler.data_source)
         )
-        return Shuffled(len(sampler.data_source)) if untouched else None
+        return Shuffled if untouched else None
+
+
+@lru_cache(maxsize=64)  # the same one for every epoch
+def _ordered(order: Callable[[int], Order], samples: int, share: tuple[Any, ...]) -> OrderedBatches:
+    return OrderedBatches(order(samples), Shard(*share))
 
 
 def wrapped_samplers(sampler: Any) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from headrace._native import ffi
 from headrace._native.decoders import decoder_choice, missing_formats
@@ -18,43 +18,29 @@ from headrace.records import DeferralCounts
 MOST_NAMED = 4  # places in the user's code, of one kind
 
 
-@dataclass(frozen=True)
-class Workers:
-    """The place where the samples of a Python dataset are made: worker "process"es, "thread"s of this
-    process, or the "caller"'s own thread (`count` 0); and the reason why, in words."""
-
-    kind: Literal["process", "thread", "caller"]
-    count: int
-    reason: str
-
-    def __str__(self) -> str:
-        """Such as ``8 processes: one for each usable core``."""
-        if self.kind == "caller":
-            return f"none: {self.reason}"
-        plural = "" if self.count == 1 else "es" if self.kind == "process" else "s"
-        return f"{self.count} {self.kind}{plural}: {self.reason}"
-
-
-def workers_of(config: LoaderConfig) -> Workers:
-    """The workers that the user asked for: processes, unless threads are asked for by name; each stream of an
-    `IterableDataset` has its own process."""
-    count = config.num_workers
-    if count == 0:
+def workers_text(config: LoaderConfig) -> str:
+    """Describes the workers that the user asked for, such as ``2 processes: num_workers=2; …``."""
+    count, kind = config.num_workers, config.workers_kind
+    if kind == "caller":
+        why = "the default for an IterableDataset"
         if config.workers_given is not None:
-            return Workers("caller", 0, "num_workers=0")
-        of_rows = "a process would take longer to send a row than to pick it"
-        return Workers("caller", 0, "the default for an IterableDataset" if config.streamed else of_rows)
-    if config.streamed:
-        return Workers("process", count, "each iterates over its own copy of the dataset")
+            why = "num_workers=0"
+        elif not config.streamed:
+            why = "a process would take longer to send a row than to pick it"
+        return f"none: {why}"
     given = "one for each usable core" if config.workers_given is None else f"num_workers={count}"
-    if config.worker_kind == "thread":
-        return Workers("thread", count, f"{given}, worker_kind='thread'; they share the dataset's state")
-    return Workers("process", count, f"{given}; each has a copy of the dataset")
+    if kind == "thread":
+        plural, why = "s", f"{given}, worker_kind='thread'; they share the dataset's state"
+    else:
+        plural, why = "es", f"{given}; each has a copy of the dataset"
+    if config.streamed:
+        why = "each iterates over its own copy of the dataset"
+    return f"{count} {kind}{'' if count == 1 else plural}: {why}"
 
 
 def starts_processes(config: LoaderConfig, plan: Plan) -> bool:
     """Returns whether an epoch is made by worker processes."""
-    return plan.runs_python and workers_of(config).kind == "process"
+    return plan.runs_python and config.workers_kind == "process"
 
 
 def why_no_init(config: LoaderConfig, plan: Plan) -> str:
@@ -63,7 +49,7 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
         return ""
     if not plan.runs_python and _is_timms(config.worker_init_fn):
         return ""
-    on_threads = workers_of(config).kind == "thread"
+    on_threads = config.workers_kind == "thread"
     by = "native code" if not plan.runs_python else "threads" if on_threads else ""
     return f"samples are made by {by}, and there are no worker processes" if by else ""
 
@@ -125,7 +111,7 @@ class Environment:
         if plan.native is not None:
             return f"{self.config.num_workers} decode threads"
         tried = "" if self.advice is None else "\n  try num_workers={}: {}".format(*self.advice)
-        return f"{workers_of(self.config)}{tried}"
+        return f"{workers_text(self.config)}{tried}"
 
     def _sharing(self) -> Iterator[str]:
         """Describes the order of the samples and this rank's share."""
@@ -204,7 +190,7 @@ class Environment:
 
     def _drawing(self) -> str:
         """Describes how random numbers of the user's Python are seeded."""
-        kind = workers_of(self.config).kind
+        kind = self.config.workers_kind
         if self.config.streamed:
             return "seeded as torch seeds an IterableDataset"
         if kind == "thread":

@@ -31,7 +31,7 @@ from headrace.plan.segments import (
     Where,
 )
 from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, lower_values
-from headrace.sources.kinds import InTensors, Reading, Recognized
+from headrace.sources.kinds import InTensors, Reading, Recognized, Refusal
 from headrace.sources.source import TensorRows
 from headrace.transforms.origin import located
 from headrace.transforms.own_code import collates_first
@@ -60,18 +60,20 @@ def make_plan(
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
     """
     check_output(dtype, memory_format)
-    output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
-    default = collate_fn is default_collate and not default_collation_changed()
-    collate = None if default else collate_fn
-    recognized = recognize_dataset(dataset)
-    gather = _gather_plan(recognized, output) if batch_size is not None and collate is None else None
-    if gather is not None:
-        return gather
     problems: tuple[Step, ...] = ()
     if batch_size is None:
         reason = "batch_size=None turns batching off: there is no batch to write into"
         problems = (Step("batching", reason, refused=True),)
-    if not isinstance(recognized, Recognized):
+    recognized = recognize_dataset(dataset)
+    if isinstance(recognized, Refusal):
+        return _refused_plan(recognized.what, recognized.reason, problems)
+    output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
+    default = collate_fn is default_collate and not default_collation_changed()
+    collate = None if default else collate_fn
+    gather = _gather_plan(recognized, output) if batch_size is not None and collate is None else None
+    if gather is not None:
+        return gather
+    if isinstance(recognized, InTensors):
         return _refused_plan(recognized.what, recognized.reason, problems)
     lowered = lower_transform(_as_on_images(recognized), recognized.size, recognized.mode)
     if not isinstance(lowered, LoweredTransform):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from headrace.sources.reading import read_part
 PREFIXES = (1 << 12, 1 << 16)
 READERS = 16
 CHUNK = 16  # files that a thread is asked for at once
+LONG_SECONDS = 1e-4  # for one file; four times what it takes if it is in memory
 
 
 def image_sizes(
@@ -55,17 +56,28 @@ def image_sizes(
         return sizes
     report = progress or _print_progress
     sizes = np.empty((len(names), 2), np.int32)
-    with ThreadPoolExecutor(READERS) as readers:
-        chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
-        of_chunks = readers.map(lambda chunk: [_size(path) for path in chunk], chunks)
-        for number, size in enumerate(itertools.chain.from_iterable(of_chunks)):
-            sizes[number] = size
-            report(number + 1, len(names))
+    for number, size in enumerate(_each_size(names)):
+        sizes[number] = size
+        report(number + 1, len(names))
     if kept is not None:
         make_cache(kept.parent)
         with whole_file(kept, contended=True) as file:
             np.save(file, sizes)
     return sizes
+
+
+def _each_size(paths: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The sizes in order. Threads read once the files are seen to take long: until then, as they come from
+    memory, threads would only wait for each other."""
+    chunks = (paths[first : first + CHUNK] for first in range(0, len(paths), CHUNK))
+    for chunk in chunks:
+        start = time.perf_counter()
+        yield from map(_size, chunk)
+        if time.perf_counter() - start > CHUNK * LONG_SECONDS:
+            break
+    with ThreadPoolExecutor(READERS) as readers:
+        for sizes in readers.map(lambda chunk: [_size(path) for path in chunk], chunks):
+            yield from sizes
 
 
 def _size(path: str) -> tuple[int, int]:
