@@ -1,11 +1,25 @@
-"""Compares batches."""
+"""Compares batches and what comes in their place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+
+
+def outcomes(batches: Iterator[Any], most: int = 100) -> list[Any]:
+    """Returns up to `most` batches of an epoch, with the message of a ValueError in place of its batch."""
+    found: list[Any] = []
+    while len(found) < most:
+        try:
+            found.append(next(batches))
+        except StopIteration:
+            break
+        except ValueError as error:
+            found.append(str(error).splitlines()[-1].removeprefix("ValueError: "))
+    return found
 
 
 def same(ours: Any, theirs: Any) -> bool:

@@ -101,29 +101,17 @@ def test_samples_of_a_stream_that_are_not_batched_resume_at_every_cut() -> None:
     resumed_everywhere(lambda: headrace.DataLoader(CountedStream(5), None, num_workers=0), 5)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "workers", "batch_size", "batches"),
-    [
-        *((kind, 0, *sizes) for kind in WITH_STATE for sizes in ((4, 6), (None, 23))),
-        *((kind, 0, None, 23) for kind in (ItsOwnIterator, ByGenerator)),
-        *one_in(3, ((kind, 2, 4, 6) for kind in (*WITH_STATE, ByGenerator))),
-    ],
-)
-def test_streams_with_a_state_in_any_shape_resume_at_every_cut(
-    dataset: Any, workers: int, batch_size: int | None, batches: int
-) -> None:
-    resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)
-
-
 @pytest.mark.filterwarnings(r"ignore:.* had no state_dict\(\)")
 @pytest.mark.parametrize(
     ("dataset", "workers", "batch_size", "batches"),
     [
-        *((kind, 0, *sizes) for kind in WITHOUT_STATE for sizes in ((4, 6), (None, 23))),
+        *((kind, 0, *sizes) for kind in (*WITH_STATE, *WITHOUT_STATE) for sizes in ((4, 6), (None, 23))),
+        *((kind, 0, None, 23) for kind in (ItsOwnIterator, ByGenerator)),
+        *one_in(3, ((kind, 2, 4, 6) for kind in (*WITH_STATE, ByGenerator))),
         *one_in(2, ((kind, 2, 4, 6) for kind in WITHOUT_STATE)),
     ],
 )
-def test_streams_without_a_state_resume_at_every_cut(
+def test_streams_with_a_state_in_any_shape_and_without_one_resume_at_every_cut(
     dataset: Any, workers: int, batch_size: int | None, batches: int
 ) -> None:
     resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)

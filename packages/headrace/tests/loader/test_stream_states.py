@@ -16,17 +16,15 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import headrace
 from headrace.errors import ConfigError
-from support.datasets import Made, Stream
-from support.equal import same
+from support.datasets import Stream
+from support.equal import outcomes, same
 from support.stateful import (
     ByGenerator,
     ByIterator,
     ByIteratorAndDataset,
     CountedEpochs,
     CountedStream,
-    IteratedSampler,
     ItsOwnIterator,
-    N,
     OwnIterator,
     StatefulIterator,
     WithoutState,
@@ -218,27 +216,6 @@ def test_an_epoch_that_torchs_loader_makes_is_saved_but_not_resumed_in_its_middl
     assert same(list(other)[2:], rest)
 
 
-def untouched(samples: list[Any]) -> list[Any]:
-    return samples
-
-
-def drawing_samples() -> Made:
-    return Made(lambda index: (index, torch.rand(()).item()), N)
-
-
-def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
-    """The batches after so many, and those that a new loader makes of the state at that place, as JSON."""
-    loader = make()
-    iterator = iter(loader)
-    for _ in range(received):
-        next(iterator)
-    state = json.dumps(loader.state_dict())
-    rest = list(iterator)
-    other = make()
-    other.load_state_dict(json.loads(state))
-    return rest, list(other)
-
-
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("received", [0, 1, 5])
 @pytest.mark.parametrize("kept", [0, 2])
@@ -248,7 +225,7 @@ def test_a_stream_that_counts_its_epochs_continues_after_the_end_of_one(
 ) -> None:
     def make() -> Any:
         return headrace.DataLoader(
-            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=as_list
         )
 
     first, second = make(), make()
@@ -268,7 +245,7 @@ def test_a_stream_that_counts_its_epochs_continues_after_the_end_of_one(
 
 def test_a_stream_that_counts_its_epochs_continues_before_the_first_batch_of_one() -> None:
     def make() -> Any:
-        return headrace.DataLoader(CountedEpochs(), 4, num_workers=0, collate_fn=untouched)
+        return headrace.DataLoader(CountedEpochs(), 4, num_workers=0, collate_fn=as_list)
 
     first, second = make(), make()
     list(first)
@@ -279,7 +256,7 @@ def test_a_stream_that_counts_its_epochs_continues_before_the_first_batch_of_one
 
 def test_a_loaded_end_of_an_epoch_replaces_workers_that_are_kept() -> None:
     first, second = (
-        headrace.DataLoader(CountedEpochs(), 4, num_workers=1, persistent_workers=True, collate_fn=untouched)
+        headrace.DataLoader(CountedEpochs(), 4, num_workers=1, persistent_workers=True, collate_fn=as_list)
         for _ in range(2)
     )
     list(first), list(first), list(second)
@@ -294,7 +271,7 @@ def test_a_stream_whose_state_stays_at_its_end_starts_over_where_that_is_loaded(
 ) -> None:
     def make() -> Any:
         return headrace.DataLoader(
-            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=as_list
         )
 
     first, second = make(), make()
@@ -308,7 +285,7 @@ def test_a_stream_whose_state_stays_at_its_end_starts_over_where_that_is_loaded(
 def test_the_epoch_after_a_state_of_the_last_batch_is_whole(dataset: Any, kept: int, asked: bool) -> None:
     def make() -> Any:
         return headrace.DataLoader(
-            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=as_list
         )
 
     first, second = make(), make()
@@ -356,10 +333,10 @@ class DrawnStream(data.IterableDataset[Any]):
 @pytest.mark.parametrize("received", [0, 1, 4])
 def test_workers_that_had_given_nothing_draw_what_they_would_have_drawn(received: int) -> None:
     def make() -> Any:
-        return headrace.DataLoader(DrawnStream(), 4, num_workers=3, collate_fn=untouched)
+        return headrace.DataLoader(DrawnStream(), 4, num_workers=3, collate_fn=as_list)
 
-    rest, resumed = rest_and_resumed(make, received)
-    assert resumed == rest
+    state, rest = saved_after(make(), received)
+    assert resumed(make(), state) == rest
 
 
 def test_a_state_of_an_iterator_is_not_lost_where_iterators_have_none_by_now() -> None:
@@ -389,36 +366,8 @@ class FailingStream(data.IterableDataset[int]):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_with_a_state_continues_after_an_error_as_with_torch(workers: int) -> None:
-    seen = []
-    for kind in (headrace.DataLoader, data.DataLoader):
-        batches, found = iter(kind(FailingStream(), 4, num_workers=workers)), list[Any]()
-        while True:
-            try:
-                found.append(next(batches))
-            except StopIteration:
-                break
-            except ValueError:
-                found.append("error")
-        seen.append(found)
-    assert same(*seen)
-
-
-@pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("sampler", [IteratedSampler(), None])
-def test_samples_that_draw_resume_with_a_seed(sampler: Any, workers: int) -> None:
-    def make() -> Any:
-        shuffle = None if sampler else True
-        options: dict[str, Any] = {"sampler": sampler, "shuffle": shuffle, "num_workers": workers}
-        return headrace.DataLoader(drawing_samples(), 4, seed=5, collate_fn=untouched, **options)
-
-    rest, resumed = rest_and_resumed(make, 3)
-    assert resumed == rest
-
-
-def test_another_number_of_workers_resumes() -> None:
-    first = headrace.DataLoader(drawing_samples(), 4, num_workers=0, seed=5, collate_fn=untouched)
-    iterator = iter(first)
-    next(iterator)
-    second = headrace.DataLoader(drawing_samples(), 4, num_workers=2, seed=5, collate_fn=untouched)
-    second.load_state_dict(first.state_dict())
-    assert list(second) == list(iterator)
+    ours, theirs = (
+        outcomes(iter(kind(FailingStream(), 4, num_workers=workers)))
+        for kind in (headrace.DataLoader, data.DataLoader)
+    )
+    assert same(ours, theirs)

@@ -19,7 +19,7 @@ from torch.utils import data
 import headrace
 from headrace.engine.caller_stream import CallerStream
 from headrace.engine.workers.stream import WorkerStream
-from support.equal import same
+from support.equal import outcomes, same
 from support.sampling import one_in
 from support.stateful import CountedStream, StatefulIterator
 
@@ -47,19 +47,9 @@ class Sized(Counting):
         return 2
 
 
-def seen(loader: Any) -> list[Any]:
-    """Batches and errors of two epochs, in order, in a loop that never asks for a length."""
-    events: list[Any] = []
-    for _ in range(2):
-        batches = iter(loader)
-        while True:
-            try:
-                events.append(next(batches))
-            except StopIteration:
-                break
-            except ValueError as error:
-                events.append(str(error))
-    return events
+def two_epochs(loader: Any) -> list[Any]:
+    """Batches and errors, in order, in a loop that never asks for a length."""
+    return [event for _ in range(2) for event in outcomes(iter(loader))]
 
 
 @pytest.mark.parametrize("bad", [None, 0, 5])
@@ -68,13 +58,13 @@ def seen(loader: Any) -> list[Any]:
 def test_streams_in_the_caller_equal_torchs(options: dict[str, Any], count: int, bad: int | None) -> None:
     arguments = {"batch_size": 4, "num_workers": 0, **options}
     ours = headrace.DataLoader(Counting(count, bad), **arguments)
-    assert same(seen(ours), seen(data.DataLoader(Counting(count, bad), **arguments)))
+    assert same(two_epochs(ours), two_epochs(data.DataLoader(Counting(count, bad), **arguments)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_more_batches_than_a_length_said_are_warned_of_as_by_torch(workers: int) -> None:
     loader = headrace.DataLoader(Sized(12), batch_size=1, num_workers=workers)
-    assert len(seen(loader)) == 24
+    assert len(two_epochs(loader)) == 24
     assert len(loader) == 2
     with pytest.warns(UserWarning, match=LONGER) as warned:
         assert len(list(loader)) == 12
@@ -148,21 +138,6 @@ class Shared(data.IterableDataset[Any]):
             }
 
 
-def events(loader: Any) -> list[Any]:
-    """Batches and errors of two epochs, and what the generator gives after them."""
-    found: list[Any] = []
-    for _ in range(2):
-        batches = iter(loader)
-        while True:
-            try:
-                found.append(next(batches))
-            except StopIteration:
-                break
-            except ValueError as error:
-                found.append(str(error).splitlines()[-1].removeprefix("ValueError: "))
-    return [*found, torch.rand(1)]
-
-
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"drop_last": True},
@@ -185,7 +160,7 @@ def test_streams_in_workers_equal_torchs(options: dict[str, Any], workers: int, 
         arguments = {"batch_size": 2, "num_workers": workers, "multiprocessing_context": "fork", **options}
         if "generator" in arguments:
             arguments["generator"] = torch.Generator().manual_seed(options["generator"])
-        seen.append(events(kind(Shared(bad), **arguments)))
+        seen.append([*two_epochs(kind(Shared(bad), **arguments)), torch.rand(1)])
     assert same(*seen)
 
 
@@ -243,19 +218,11 @@ class OwnIterator(data.IterableDataset[int]):
 @pytest.mark.parametrize("batch_size", [1, 2, None])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_is_its_own_iterator_is_started_once(workers: int, batch_size: int | None) -> None:
-    seen = []
-    for kind in (headrace.DataLoader, data.DataLoader):
-        loader = kind(OwnIterator(), batch_size, num_workers=workers)
-        batches, found = iter(loader), list[Any]()
-        while len(found) < 20:
-            try:
-                found.append(next(batches))
-            except StopIteration:
-                break
-            except ValueError:
-                found.append("error")
-        seen.append(found)
-    assert same(*seen)
+    ours, theirs = (
+        outcomes(iter(kind(OwnIterator(), batch_size, num_workers=workers)), 20)
+        for kind in (headrace.DataLoader, data.DataLoader)
+    )
+    assert same(ours, theirs)
 
 
 class Uneven(data.IterableDataset[Any]):

@@ -25,6 +25,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.engine.caller_stream import TorchStream
 from headrace.engine.progress import Cancelled, Progress
+from support.equal import same
 from support.unknown import Jitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -78,12 +79,6 @@ def interrupted() -> None:
 def loader_of(dataset: Dataset[Any], **options: Any) -> headrace.DataLoader:
     options = {"batch_size": 4, "num_workers": 2, "worker_kind": "process", "seed": 5, **options}
     return headrace.DataLoader(dataset, **options)
-
-
-def same(a: list[Any], b: list[Any]) -> bool:
-    return len(a) == len(b) and all(
-        torch.equal(x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
-    )
 
 
 def indices(batches: list[Any]) -> list[int]:
