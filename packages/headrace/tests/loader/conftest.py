@@ -15,6 +15,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def pictures(folder: Path) -> ImageFolder:
+    """Random crops and flips, as bytes."""
+    steps = [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+    return ImageFolder(str(folder), transforms.Compose(steps))
+
+
+@pytest.fixture
 def dataset(folder: Path) -> ImageFolder:
     """Nothing random in it: what torch's DataLoader gives is what must come."""
     steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]

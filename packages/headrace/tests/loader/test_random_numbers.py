@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch.utils import data
 from torch.utils.data import Subset, TensorDataset, WeightedRandomSampler
-from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
@@ -25,12 +23,6 @@ from support.noisy_dataset import Noisy, NoisyBatches, noisy_collate
 from support.sampling import one_in
 
 N = 30
-
-
-@pytest.fixture
-def pictures(folder: Path) -> ImageFolder:
-    steps = [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
-    return ImageFolder(str(folder), transforms.Compose(steps))
 
 
 def by_index(loader: headrace.DataLoader) -> dict[int, Any]:
@@ -442,17 +434,6 @@ def test_an_order_is_drawn_when_torch_draws_it(
         assert torch.equal(ours[1], theirs[1])  # then torch's samples draw, and ours from other generators
     else:
         assert same(ours, theirs)
-
-
-def test_a_state_saved_before_the_first_batch_knows_the_order() -> None:
-    loader = headrace.DataLoader(data.TensorDataset(torch.arange(SAMPLES)), 4, shuffle=True)
-    torch.manual_seed(5)
-    iterator = iter(loader)
-    state = loader.state_dict()
-    whole = list(iterator)
-    resumed = headrace.DataLoader(data.TensorDataset(torch.arange(SAMPLES)), 4, shuffle=True)
-    resumed.load_state_dict(state)
-    assert same(list(resumed), whole)
 
 
 def test_a_resumed_epoch_draws_other_numbers_than_its_start_did() -> None:
