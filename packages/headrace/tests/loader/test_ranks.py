@@ -16,7 +16,6 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.order import RepeatedAugmentation, Shuffled
 from support.datasets import Numbers, Stream
-from support.noisy_dataset import Noisy
 from support.python import run_python
 
 N = 30
@@ -48,17 +47,6 @@ def test_in_order_it_is_torchs_distributed_sampler(n: int, drop_last: bool) -> N
         assert ours == [batch.tolist() for batch in theirs]
 
 
-def test_a_global_batch_is_the_same_set_whatever_the_world_size() -> None:
-    def batches(world: int) -> list[set[int]]:
-        each = [
-            indices(batch_size=12 // world, shuffle=True, seed=1, rank=r, world_size=world, remainder="exact")
-            for r in range(world)
-        ]
-        return [set().union(*(b[k] for b in each if k < len(b))) for k in range(len(each[0]))]
-
-    assert batches(1) == batches(2) == batches(3) == batches(4) == batches(12)
-
-
 def test_without_a_seed_ranks_agree_on_one() -> None:
     torch.manual_seed(1)
     first = indices(batch_size=N, shuffle=True, rank=0, world_size=2)
@@ -75,29 +63,6 @@ def test_repeats_go_to_different_ranks() -> None:
     order = RepeatedAugmentation(N, 3, 3 * N)
     each = [indices(batch_size=5, sampler=order, seed=1, rank=r, world_size=3) for r in range(3)]
     assert each[0] == each[1] == each[2]
-
-
-def test_states_go_from_two_ranks_to_one_to_three() -> None:
-    def loader(rank: int, world: int) -> headrace.DataLoader:
-        return headrace.DataLoader(
-            Noisy(N), 12 // world, True, seed=3, rank=rank, world_size=world, num_workers=0, remainder="exact"
-        )
-
-    whole = [i for batch in loader(0, 1) for i in batch[0].tolist()]
-    got, state = [], None
-    for world, count in ((2, 1), (1, 1), (3, 9)):
-        ranks = [loader(rank, world) for rank in range(world)]
-        for each in ranks:
-            if state is not None:
-                each.load_state_dict(state)
-        iterators = [iter(each) for each in ranks]
-        for _ in range(count):
-            parts = [batch[0].tolist() for it in iterators if (batch := next(it, None)) is not None]
-            got += [i for turn in range(12) for part in parts for i in part[turn : turn + 1]]
-        states = [each.state_dict() for each in ranks]
-        assert all(each == states[0] for each in states)
-        state = states[0]
-    assert got == whole
 
 
 @pytest.fixture
