@@ -354,11 +354,6 @@ def test_whatever_part_of_a_batch_is_held_stays_as_it_is(
         assert torch.equal(torch.as_tensor(kept), copy)
 
 
-def test_all_batches_can_be_held(dataset: ImageFolder) -> None:
-    images = [images for images, _ in headrace.DataLoader(dataset, batch_size=2, num_workers=2)]
-    assert torch.equal(torch.cat(images), torch.stack([dataset[i][0] for i in range(len(dataset))]))
-
-
 def test_dropped_memory_is_used_again(dataset: ImageFolder) -> None:
     loader = headrace.DataLoader(dataset, batch_size=4, num_workers=2)
     places = set()

@@ -117,20 +117,29 @@ def test_a_batch_of_nothing_but_bad_samples_is_not_given_out(damaged: ImageFolde
     assert [len(labels) for _, labels in loader] == [1, 1]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_python_datasets_name_the_sample(workers: int) -> None:
+WORKERS: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 2, "worker_kind": "thread"},
+]
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_python_datasets_name_the_sample_and_the_other_batches_come(workers: dict[str, Any]) -> None:
+    batches = iter(headrace.DataLoader(Brittle(), batch_size=4, **workers))
     with pytest.raises(KeyError) as caught:
-        list(headrace.DataLoader(Brittle(), batch_size=4, num_workers=workers))
+        next(batches)
     told = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     if hasattr(caught.value, "add_note"):  # Python 3.11
         assert "sample 3" in told
     assert "it is gone" in told
+    assert next(batches)[1].tolist() == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_python_datasets_skip_and_replace(on_error: Any, workers: int) -> None:
-    loader = headrace.DataLoader(Brittle(), batch_size=4, num_workers=workers, on_error=on_error)
+def test_python_datasets_skip_and_replace(on_error: Any, workers: dict[str, Any]) -> None:
+    loader = headrace.DataLoader(Brittle(), batch_size=4, on_error=on_error, **workers)
     labels, images = labels_and_images(loader)
     instead = {"skip": [i for i in range(30) if i not in BAD], "replace": [i + (i in BAD) for i in range(30)]}
     assert labels == instead[on_error]

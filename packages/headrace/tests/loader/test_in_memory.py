@@ -71,18 +71,6 @@ def test_gradients_and_new_memory_as_from_torch() -> None:
     assert plain.sum() == 0
 
 
-def test_an_epoch_goes_on_where_it_was_saved() -> None:
-    loader = headrace.DataLoader(TensorDataset(torch.arange(40)), batch_size=3, shuffle=True, seed=1)
-    whole = [batch[0].tolist() for batch in loader]
-    loader.set_epoch(0)
-    first = iter(loader)
-    begun = [next(first)[0].tolist() for _ in range(4)]
-    again = headrace.DataLoader(TensorDataset(torch.arange(40)), batch_size=3, shuffle=True, seed=1)
-    again.load_state_dict(loader.state_dict())
-    assert begun + [batch[0].tolist() for batch in again] == whole
-    assert loader.stats().samples == 52
-
-
 def test_what_may_do_more_than_tensors_is_asked_sample_by_sample() -> None:
     class Doubled(TensorDataset):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:

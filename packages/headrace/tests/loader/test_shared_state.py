@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 import headrace
 
@@ -213,20 +213,21 @@ def wrong_samples(dataset: Samples, **arguments: Any) -> int:
     return sum(value != dataset.expected(index) for index, value in enumerate(received))
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("workers", "samples"),
+    [
+        (2, SAMPLES),
+        *(
+            pytest.param(workers, MANY_SAMPLES, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
+            for workers in (2, 4)
+        ),
+    ],
+)
 @pytest.mark.parametrize("kind", DATASETS)
-def test_no_sample_sees_another_ones_state(kind: type[Samples], workers: int, records: Path) -> None:
-    assert wrong_samples(kind(SAMPLES, records), num_workers=workers) == 0
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("kind", DATASETS)
-def test_of_many_samples_none_sees_another_ones_state(
-    kind: type[Samples], workers: int, records: Path
+def test_no_sample_sees_another_ones_state(
+    kind: type[Samples], workers: int, samples: int, records: Path
 ) -> None:
-    assert wrong_samples(kind(MANY_SAMPLES, records), num_workers=workers) == 0
+    assert wrong_samples(kind(samples, records), num_workers=workers) == 0
 
 
 def test_by_default_no_sample_sees_another_ones_state(records: Path) -> None:
@@ -275,16 +276,3 @@ def test_random_draws_repeat_with_the_seed(kind: Callable[..., Any], records: Pa
     first = list(two_epochs(kind(200, records)))
     assert len(set(first)) > 2
     assert list(two_epochs(kind(200, records))) == first
-
-
-class WorkerIds(Samples):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(PAUSE_SECONDS)
-        info = get_worker_info()
-        return (-1, -1) if info is None else (info.id, info.num_workers)
-
-
-def test_workers_have_the_ids_that_torch_gives_them(records: Path) -> None:
-    loader = headrace.DataLoader(WorkerIds(100, records), batch_size=5, num_workers=2)
-    seen = {(int(i), int(n)) for ids, counts in loader for i, n in zip(ids, counts, strict=True)}
-    assert seen == {(0, 2), (1, 2)}

@@ -91,46 +91,11 @@ def test_no_sample_is_lost_or_repeated(size: int, batch: int, threads: int, drop
     assert [b.tolist() for b in loader] == [b.tolist() for b in alone]
 
 
-def test_samples_of_different_shapes_raise_torchs_error() -> None:
-    dataset = Waiting(8, lambda i: torch.zeros(3, 80, 80 + (i == 5)))
-    loader = headrace.DataLoader(dataset, 8, num_workers=3, worker_kind="thread")
-    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
-        next(iter(loader))
-
-
 def test_a_batch_that_is_held_is_not_overwritten() -> None:
     dataset = Waiting(64, picture)
     held = list(headrace.DataLoader(dataset, 4, num_workers=8, worker_kind="thread"))
     for i, batch in enumerate(held):
         assert torch.equal(batch, torch.stack([picture(4 * i + k) for k in range(4)]))
-
-
-def test_a_failing_sample_is_named_and_the_rest_still_comes() -> None:
-    def make(i: int) -> int:
-        if i == 5:
-            raise KeyError("no such thing")
-        return i
-
-    epoch = iter(headrace.DataLoader(Waiting(12, make), 4, num_workers=3, worker_kind="thread"))
-    assert next(epoch).tolist() == [0, 1, 2, 3]
-    with pytest.raises(KeyError, match="no such thing") as caught:
-        next(epoch)
-    assert any("sample 5" in note for note in getattr(caught.value, "__notes__", ["sample 5"]))
-    assert next(epoch).tolist() == [8, 9, 10, 11]
-
-
-@pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_bad_samples_are_recorded(policy: Any) -> None:
-    def make(i: int) -> Any:
-        if i == 5:
-            raise ValueError("bad")
-        return picture(i), i
-
-    loader = headrace.DataLoader(Waiting(12, make), 4, num_workers=3, worker_kind="thread", on_error=policy)
-    labels = [labels.tolist() for _, labels in loader]
-    assert labels[1] == ([4, 6, 7] if policy == "skip" else [4, 6, 6, 7])
-    failures = loader.stats().failures
-    assert [(f.index, f.cause) for f in failures] == [(5, "ValueError: bad")]
 
 
 def test_samples_of_a_batch_are_made_at_the_same_time() -> None:
