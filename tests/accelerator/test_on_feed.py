@@ -237,7 +237,9 @@ def test_a_feed_in_a_fork_says_what_to_do(gpu: torch.device) -> None:
     torch.ones(1, device=gpu)
 
     def use() -> None:
-        with pytest.raises(ConfigError, match="was forked from one that had used it already"):
+        with pytest.raises(
+            ConfigError, match=r"was forked from one that had used it already\. Start it by spawn"
+        ):
             DevicePrefetcher(gpu)
 
     assert exit_of_fork(use) == 0

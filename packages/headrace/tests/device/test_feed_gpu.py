@@ -95,3 +95,4 @@ def test_the_consumer_may_be_on_a_stream_of_its_own(gpu: torch.device) -> None:
     own.synchronize()
     assert total.item() == 3.0 * (1 << 20)
     assert other[0].abs().sum().item() == 0
+    assert feed.copied_bytes == 2 << 22
