@@ -138,18 +138,6 @@ def test_strides_are_those_of_the_memory_format(folder: Path) -> None:
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 7])
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
-def test_threads_and_batch_size_change_no_pixel(folder: Path, threads: int, batch_size: int) -> None:
-    dataset = ImageFolder(str(folder), v1.Compose([v1.RandomResizedCrop(24), v1.PILToTensor()]))
-
-    def epoch(threads: int, batch_size: int) -> torch.Tensor:
-        loader = headrace.DataLoader(dataset, batch_size=batch_size, num_workers=threads, seed=5)
-        return torch.cat([images for images, _ in loader])
-
-    assert torch.equal(epoch(threads, batch_size), epoch(1, IMAGES))
-
-
 @pytest.mark.parametrize("decoder", [*ffi.decoder_names(), "pillow"])
 def test_the_decoder_changes_no_pixel(folder: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_DECODERS", decoder)

@@ -12,6 +12,7 @@ import torch
 from torch.utils import data
 
 import headrace
+from support.datasets import Numbers
 from support.equal import same
 from support.extras import integration
 from support.stateful import (
@@ -36,14 +37,6 @@ pytestmark = [
 ]
 
 
-class Numbers(data.Dataset[int]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class Shuffled(data.IterableDataset[int]):
     """Without a state, in an order that is drawn."""
 
@@ -61,10 +54,10 @@ def stream_of_datasets() -> Any:
 
 
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
-    "in order": lambda: {"dataset": Numbers()},
-    "random sampler": lambda: {"dataset": Numbers(), "sampler": random_sampler()},
-    "stateful sampler": lambda: {"dataset": Numbers(), "sampler": StatefulSampler(N)},
-    "sampler with stateful iterators": lambda: {"dataset": Numbers(), "sampler": IteratedSampler()},
+    "in order": lambda: {"dataset": Numbers(N)},
+    "random sampler": lambda: {"dataset": Numbers(N), "sampler": random_sampler()},
+    "stateful sampler": lambda: {"dataset": Numbers(N), "sampler": StatefulSampler(N)},
+    "sampler with stateful iterators": lambda: {"dataset": Numbers(N), "sampler": IteratedSampler()},
     "state of the dataset": lambda: {"dataset": ByGenerator()},
     "state of the dataset, reset at its end": lambda: {"dataset": CountedStream(N)},
     "state of the iterator": lambda: {"dataset": ByIterator()},

@@ -184,12 +184,3 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 def test_the_public_names() -> None:
     names = {n for n in vars(headrace.order) if not n.startswith("_") and n[0].isupper()}
     assert names == set(headrace.order.__all__)
-
-
-@given(st.integers(1, 50), st.integers(0, 2**32), st.lists(st.integers(0, 200), max_size=30))
-def test_positions_may_be_asked_for_alone_or_together(n: int, seed: int, wanted: list[int]) -> None:
-    order = Shuffled(n)
-    indices, occurrences = order.at(np.array(wanted, np.int64), seed, 3)
-    alone = [order.at(np.array([position]), seed, 3) for position in wanted]
-    assert indices.tolist() == [int(index[0]) for index, _ in alone]
-    assert occurrences.tolist() == [int(occurrence[0]) for _, occurrence in alone]
