@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -192,12 +192,6 @@ def examples(name: str) -> list[Step]:
     if name in EXAMPLES:
         return EXAMPLES[name]
     return [lambda image: getattr(image, name), lambda image: setattr(image, name, getattr(image, name))]
-
-
-@pytest.fixture(autouse=True)
-def uninstalled() -> Iterator[None]:
-    yield
-    deferred.uninstall()
 
 
 def opened(data: bytes, *, lazily: bool) -> Any:

@@ -9,56 +9,26 @@ import itertools
 import os
 import pickle
 import random
-import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
+from deferred.test_every_method import EXAMPLES, state
+from PIL import Image, ImageEnhance, ImageFile, ImageOps, ImageStat
 from torchvision.transforms import functional
 
 from headrace import deferred
 from headrace._native import deferred as memory
 from headrace.deferred import images as deferred_images
 from support import odd_jpegs, pngs
-from support.deferred_images import both, is_deferred
+from support.deferred_images import both, both_ways, comparable, is_deferred, outcome
 from support.jpegs import JPEG_KINDS, RESTARTS, jpeg, picture
 from support.odd_files import saved
 from support.sampling import one_in
 
 FOLDER = "HEADRACE_ODD_JPEGS"  # of other projects' test images, made by tools/odd-jpegs.sh
-
-
-@pytest.fixture
-def installed() -> Iterator[None]:
-    deferred.install()
-    yield
-    deferred.uninstall()
-
-
-def outcome(action: Callable[[], Any]) -> Any:
-    """What an action gives, in a form that can be compared: a value, or its exception; and its warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            value = action()
-        except Exception as error:  # whatever Pillow raises is the expected result
-            value = (type(error), re.sub("0x[0-9a-f]+", "", str(error)))
-    return comparable(value), [(w.category, str(w.message)) for w in caught]
-
-
-def comparable(value: Any) -> Any:
-    if isinstance(value, Image.Image):
-        return value.mode, value.size, value.info, value.format, value.getpalette(), value.tobytes()
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return str(value.dtype), tuple(value.shape), np.asarray(value).tobytes()
-    if isinstance(value, (list, tuple)):
-        return [comparable(each) for each in value]
-    return value
 
 
 def random_chain(image: Image.Image, rng: random.Random) -> Image.Image:
@@ -144,79 +114,40 @@ def test_exif_orientation_is_recorded_and_gives_what_pillow_gives(orientation: i
 OF_JPEGS = ("bits", "layers", "layer", "quantization", "app", "applist")
 ACTIONS: dict[str, Callable[[Any], Any]] = {
     "size": lambda i: (i.size, i.width, i.height),
-    "mode": lambda i: i.mode,
     "format": lambda i: (i.format, i.format_description, i.get_format_mimetype()),
     "info": lambda i: i.info,
-    "getbands": lambda i: i.getbands(),
-    "getexif": lambda i: dict(i.getexif()),
     "layers": lambda i: [getattr(i, name, None) for name in OF_JPEGS],
-    "readonly": lambda i: (i.readonly, i.load() and None, i.readonly),
     "palette": lambda i: (i.palette and i.palette.getdata(), i.getpalette()),
-    "load, then pixels": lambda i: i.load()[2, 1],
     "load, then a pixel set": lambda i: (i.load().__setitem__((1, 1), 7 if i.mode == "L" else (1, 2, 3)), i)[
         1
     ],
-    "getpixel": lambda i: i.getpixel((3, 2)),
-    "putpixel": lambda i: (i.putpixel((0, 0), _color(i)), i)[1],
-    "tobytes": lambda i: i.tobytes(),
     "array": lambda i: np.array(i),
     "asarray": lambda i: np.asarray(i),
     "array as float": lambda i: np.asarray(i, np.float32),
     "array interface": lambda i: i.__array_interface__,
     "to_tensor": lambda i: functional.to_tensor(i),
     "pil_to_tensor": lambda i: functional.pil_to_tensor(i),
-    "copy": lambda i: i.copy(),
     "deepcopy": lambda i: copy.deepcopy(i),
     "pickle": lambda i: pickle.loads(pickle.dumps(i)),
     "convert RGB": lambda i: i.convert("RGB"),
-    "convert L": lambda i: i.convert("L"),
-    "convert RGBA": lambda i: i.convert("RGBA"),
-    "convert HSV": lambda i: i.convert("HSV"),
-    "convert P": lambda i: i.convert("P"),
-    "convert by a matrix": lambda i: i.convert("L", (0.5, 0.3, 0.2, 0)),
-    "convert nothing": lambda i: i.convert(),
-    "convert to an unknown mode": lambda i: i.convert("nonsense"),
     "crop": lambda i: i.crop((2, 1, 30, 20)),
     "crop beyond": lambda i: i.crop((-5, -5, 500, 500)),
-    "crop of nothing": lambda i: i.crop(),
     "crop empty": lambda i: i.crop((4, 4, 4, 9)),
     "crop the wrong way": lambda i: i.crop((9, 4, 4, 9)),
     "resize": lambda i: i.resize((20, 30)),
     "resize, a list": lambda i: i.resize([20, 30], Image.Resampling.BILINEAR),
-    "resize with a box": lambda i: i.resize((20, 30), box=(1.5, 2.5, 20, 20)),
     "resize with a gap": lambda i: i.resize((5, 6), reducing_gap=2.0),
-    "resize to the same size": lambda i: i.resize(i.size),
     "resize to nothing": lambda i: i.resize((0, 5)),
-    "resize by an unknown filter": lambda i: i.resize((5, 5), 77),
     "resize to floats": lambda i: i.resize((5.5, 5.5)),
-    "reduce": lambda i: i.reduce(2),
     "thumbnail": lambda i: (i.thumbnail((20, 20)), i)[1],
     "thumbnail after load": lambda i: (i.load() and None, i.thumbnail((20, 20)), i)[2],
     "draft": lambda i: (i.draft("RGB", (20, 20)), i.load() and None, i)[2],
     "draft to gray": lambda i: (i.draft("L", (20, 20)), i.convert("RGB"))[1],
     "draft after load": lambda i: (i.load() and None, i.draft("L", (20, 20)), i)[1:],
-    "transpose": lambda i: [i.transpose(each) for each in Image.Transpose],
-    "transpose by an unknown number": lambda i: i.transpose(99),
     "rotate": lambda i: i.rotate(20, Image.Resampling.BICUBIC, expand=True, fillcolor=9),
     "transform": lambda i: i.transform((30, 30), Image.Transform.AFFINE, (1, 0.2, 3, 0.1, 1, 2)),
-    "filter": lambda i: i.filter(ImageFilter.GaussianBlur(1.5)),
-    "point": lambda i: i.point(lambda level: 255 - level),
-    "split": lambda i: i.split(),
-    "getchannel": lambda i: i.getchannel(0),
-    "histogram": lambda i: i.histogram(),
-    "entropy": lambda i: i.entropy(),
-    "getextrema": lambda i: i.getextrema(),
-    "getbbox": lambda i: i.getbbox(),
-    "getcolors": lambda i: i.getcolors(1 << 20),
-    "getprojection": lambda i: i.getprojection(),
-    "quantize": lambda i: i.quantize(16),
-    "paste": lambda i: (i.paste(3, (0, 0, 9, 9)), i)[1],
-    "putalpha": lambda i: (i.putalpha(100), i)[1],
-    # Pillow leaves some pixels of 16 bits undefined.
-    "effect_spread of nothing": lambda i: i.mode != "I;16" and i.effect_spread(0),
     "seek and tell": lambda i: (i.tell(), i.seek(0), i.tell()),
     "seek beyond": lambda i: i.seek(3),
-    "verify": lambda i: i.verify(),
     "verify, then load": lambda i: (i.verify(), i.load() and None),
     "close, then load": lambda i: (i.close(), i.load()),
     "load, close, then look": lambda i: (i.load() and None, i.close(), i.getpixel((0, 0))),
@@ -224,7 +155,6 @@ ACTIONS: dict[str, Callable[[Any], Any]] = {
     "used as a context": lambda i: _in_context(i),
     "text": lambda i: getattr(i, "text", None),
     "text after load": lambda i: (i.load() and None, getattr(i, "text", None))[1],
-    "alpha": lambda i: i.getchannel("A"),
     "apply_transparency": lambda i: (i.apply_transparency(), i.info.get("transparency"))[1],
     "changed, then loaded": lambda i: (i.load() and None, i.paste(0, (0, 0, 9, 9)), i.load() and None, i)[3],
     "save as PNG": lambda i: _saved(i, "PNG"),
@@ -248,8 +178,13 @@ ACTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _color(image: Image.Image) -> Any:
-    return 7 if image.mode == "L" else (1, 2, 3)
+# effect_spread() leaves pixels of 16 bits undefined.
+METHODS: dict[str, Callable[[Any], Any]] = {
+    f"{name} {number}": example
+    for name, examples in EXAMPLES.items()
+    for number, example in enumerate(examples)
+    if name != "effect_spread"
+}
 
 
 def _in_context(image: Image.Image) -> Any:
@@ -312,11 +247,13 @@ def _webp_with_alpha() -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(("file", "action"), one_in(4, itertools.product(FILES, ACTIONS)))
+@pytest.mark.parametrize(("file", "action"), one_in(7, itertools.product(FILES, ACTIONS | METHODS)))
 def test_everything_else_is_as_with_pillow(file: str, action: str) -> None:
     ours, theirs = both(FILES[file]())
-    assert outcome(lambda: ACTIONS[action](ours)) == outcome(lambda: ACTIONS[action](theirs))
+    act = (ACTIONS | METHODS)[action]
+    assert outcome(lambda: act(ours)) == outcome(lambda: act(theirs))
     assert outcome(lambda: ours.load() and None) == outcome(lambda: theirs.load() and None)
+    assert state(ours) == state(theirs)
 
 
 def animated() -> bytes:
@@ -339,7 +276,6 @@ def test_animated_images_are_those_of_pillow(name: str, missing: str) -> None:
 ODD_ACTIONS = ("convert RGB", "array", "thumbnail", "crop beyond", "rotate", "pickle")
 
 
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("name", "action"),
     [
@@ -355,16 +291,14 @@ def test_odd_files_are_read_as_by_pillow(name: str, action: str) -> None:
         # The step itself must fail where Pillow's fails, not a later look at its pixels.
         return ACTIONS[action](Image.open(io.BytesIO(data)))
 
-    ours = outcome(lambda: opened(data))
-    deferred.uninstall()
-    assert ours == outcome(lambda: opened(data))
+    ours, theirs = both_ways(lambda: opened(data))
+    assert ours == theirs
 
 
 def _after(action: Callable[[Any], Any], data: bytes) -> Any:
     return action(Image.open(io.BytesIO(data)))
 
 
-@pytest.mark.usefixtures("installed")
 @pytest.mark.slow
 @pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} names no folder")
 def test_other_projects_test_images_are_those_of_pillow() -> None:
@@ -373,15 +307,12 @@ def test_other_projects_test_images_are_those_of_pillow() -> None:
     for path, (name, action) in itertools.product(paths, ACTIONS.items()):
         opening = functools.partial(_after, action, path.read_bytes())
         before = deferred_images.opened.count
-        deferred.install()
-        ours = outcome(opening)
-        deferred.uninstall()
-        assert ours == outcome(opening), f"{path}: {name}"
+        ours, theirs = both_ways(opening)
+        assert ours == theirs, f"{path}: {name}"
         lazily += deferred_images.opened.count - before
     assert lazily > len(paths) * len(ACTIONS) // 4
 
 
-@pytest.mark.usefixtures("installed")
 def test_damaged_data_fail_when_pillow_fails() -> None:
     good = jpeg(np.random.default_rng(1), "4:2:0", 90, 70)
     rng = random.Random(2)
@@ -389,21 +320,15 @@ def test_damaged_data_fail_when_pillow_fails() -> None:
         data = bytearray(good)
         for _ in range(rng.randint(1, 3)):
             data[rng.randrange(len(data))] = rng.choice([0, 0xFF, 0xD9, 0xC4, rng.randrange(256)])
-        results = []
-        for installing in (deferred.install, deferred.uninstall):
-            installing()
-            results.append((_opened(bytes(data), None), _opened(bytes(data), (9, 9))))
-        assert results[0] == results[1]
+        for size in (None, (9, 9)):
+            ours, theirs = both_ways(functools.partial(_opened, bytes(data), size))
+            assert ours == theirs
 
 
 def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
     """What becomes of convert() alone, from which errors must come, and of the pixels after it."""
-
-    def action() -> Any:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        return None if size is None else image.resize(size)
-
-    return outcome(action)
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    return None if size is None else image.resize(size)
 
 
 def test_nothing_is_decoded_until_pixels_are_needed() -> None:
@@ -419,8 +344,8 @@ def test_nothing_is_decoded_until_pixels_are_needed() -> None:
     assert memory.counts().fills == before + 1
 
 
-@pytest.mark.usefixtures("installed")
 def test_a_file_may_be_closed_after_convert(tmp_path: Path) -> None:
+    deferred.install()
     path = tmp_path / "image.jpg"
     path.write_bytes(FILES["a photograph"]())
     with open(path, "rb") as file:
@@ -438,15 +363,11 @@ def test_truncated_images_are_loaded_where_the_user_allows_it(monkeypatch: pytes
     assert ours.convert("RGB") == theirs.convert("RGB")
 
 
-@pytest.mark.usefixtures("installed")
 def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 61 * 47 - 1)
     data = FILES["a photograph"]()
-    results = []
-    for installing in (deferred.install, deferred.uninstall):
-        installing()
-        results.append(outcome(lambda: Image.open(io.BytesIO(data)).crop((0, 0, 60, 47))))
-    assert results[0] == results[1]
+    ours, theirs = both_ways(lambda: Image.open(io.BytesIO(data)).crop((0, 0, 60, 47)))
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("filter", list(Image.Resampling), ids=lambda filter: filter.name)
