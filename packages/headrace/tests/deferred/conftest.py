@@ -6,20 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace import deferred
-from headrace.deferred import images, recording
+from headrace.deferred import images
+from support.deferred_images import start_recording, stop_recording
 
 
 @pytest.fixture(autouse=True)
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(images, "FEWEST_PIXELS", 1)
     yield
-    recording.stop()
-    deferred.uninstall()
+    stop_recording()
 
 
 @pytest.fixture
 def recorded(not_installed: None) -> None:
     """Images are deferred, and transforms record, as in a worker process."""
-    deferred.install()
-    recording.start()
+    start_recording()

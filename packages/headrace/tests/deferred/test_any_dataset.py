@@ -251,6 +251,7 @@ def _small() -> Any:
 V1: dict[str, list[Any]] = {
     "crop and flip": CROP,
     "resize and center crop": [v1.Resize(40), v1.CenterCrop(32)],
+    "padding around small images": [v1.CenterCrop(120)],
     "colors": [*CROP, v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomGrayscale(0.3)],
     "RandAugment": [*CROP, v1.RandAugment()],
     "AutoAugment": [*CROP, v1.AutoAugment(fill=(1, 2, 3))],

@@ -19,6 +19,7 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812
 
 import headrace
 from headrace._native import deferred
+from support.equal import same
 from support.jpegs import image_folder, jpeg
 
 Images = list[torch.Tensor]
@@ -250,17 +251,6 @@ def in_all_ways(samples: Any) -> Any:
     return [way(list(images)) for way, images in zip(WAYS, zip(*samples, strict=True), strict=True)]
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
-    if isinstance(theirs, torch.Tensor):
-        assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
-        assert torch.equal(ours, theirs)
-    elif isinstance(theirs, (list, tuple)):
-        for our, their in zip(ours, theirs, strict=True):
-            assert_same(our, their)
-    else:
-        assert ours == theirs
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
 @pytest.mark.parametrize(
     "end",
@@ -274,7 +264,7 @@ def test_padded_batches_are_those_of_torchs_loader(end: Any, tmp_path: Path) -> 
     assert len(ours) == len(theirs)
     for batch, expected in zip(ours, theirs, strict=True):
         for way, our, their in zip(WAYS, batch, expected, strict=True):
-            assert_same((way.__name__, our), (way.__name__, their))
+            assert same(our, their), way.__name__
 
 
 @pytest.mark.parametrize("way", [copied, nested, assigned, padded_each])

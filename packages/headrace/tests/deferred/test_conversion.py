@@ -6,7 +6,7 @@ import copy
 import gc
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,35 +20,15 @@ from torchvision import tv_tensors
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms import v2
 
-from headrace import deferred
 from headrace._native import render
-from headrace.deferred import conversion, recording
 from headrace.deferred.chain import File
+from support.deferred_images import with_recording
 from support.equal import same
 from support.jpegs import jpeg
 
 FILES = [jpeg(np.random.default_rng(n), "4:2:0", 40 + 3 * n, 30) for n in range(4)]
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SMALL = v1.Resize((7, 9))
-
-
-@pytest.fixture(autouse=True)
-def original() -> Iterator[None]:
-    yield
-    deferred.uninstall()
-    recording.stop()
-
-
-def with_recording(action: Callable[[], Any]) -> tuple[Any, int]:
-    """What `action` gives in a worker process, and how many tensors native code made for it."""
-    deferred.install()
-    recording.start()
-    before = conversion.made.count
-    try:
-        return action(), conversion.made.count - before
-    finally:
-        deferred.uninstall()
-        recording.stop()
 
 
 def opened(file: int = 0) -> Image.Image:
@@ -237,20 +217,6 @@ def test_modes_of_torch_count_where_the_tensor_is_made(name: str) -> None:
     assert with_recording(run)[0] == run()
 
 
-def test_a_function_that_user_code_has_replaced_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = F.normalize
-
-    def normalize(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(F, "normalize", normalize)
-    found, made = with_recording(lambda: outcome(NATIVE["Normalize"]))
-    assert (len(calls), made) == (1, 0)
-    assert found == outcome(NATIVE["Normalize"])
-
-
 USES: dict[str, Callable[[Any], Any]] = {
     "kept and changed": lambda x: (x, x.mul_(2), x[0].zero_()),
     "its memory as an array": lambda x: (x.numpy().fill(3), x),
@@ -319,14 +285,6 @@ def test_torchvisions_functions_can_be_scripted_compared_and_pickled_while_trans
     with_recording(run)
 
 
-def views(count: int) -> Any:
-    crop = v1.RandomResizedCrop(12, scale=(0.5, 1.0))
-    steps = v1.Compose(
-        [crop, v1.RandomHorizontalFlip(), v1.ColorJitter(0.4, 0.4), *NATIVE["Normalize"].transforms]
-    )
-    return lambda image: [steps(image) for _ in range(count)]
-
-
 def _noting(decoded: list[bytes], function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of a file, which is noted in `decoded`."""
 
@@ -335,15 +293,6 @@ def _noting(decoded: list[bytes], function: Callable[..., Any]) -> Callable[...,
         return function(data, *rest)
 
     return noted
-
-
-def test_each_view_of_a_file_is_right() -> None:
-    def run() -> Any:
-        torch.manual_seed(0)
-        return [comparable(views(6)(opened(file))) for file in (0, 1, 2, 3)]
-
-    wanted = run()
-    assert with_recording(run) == (wanted, 24)
 
 
 def test_an_image_that_is_looked_at_again_and_again_is_decoded_at_most_twice(
@@ -392,26 +341,3 @@ def test_threads_may_make_tensors_of_one_file_at_the_same_time() -> None:
                 assert all(map(same, threads.map(transform, crops(opened()) * 2), wanted * 2))
 
     assert with_recording(run)[1] == 20 * 32
-
-
-def test_blurs_draw_and_blur_as_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    hooked = v1.GaussianBlur(5)
-    hooked.register_forward_hook(lambda _, __, image: image.rotate(90))
-    blurs = [v1.GaussianBlur(5), v1.GaussianBlur((3, 7), 0.7), hooked, v1.GaussianBlur(201)]
-    blurs.append(type("Own", (v1.GaussianBlur,), {})(3))
-
-    def run() -> Any:
-        torch.manual_seed(0)
-        found: list[Any] = []
-        for blur in blurs:
-            try:
-                found.append(np.asarray(blur(opened())).tobytes())
-            except Exception as error:
-                found.append((type(error), str(error)))
-        return found, torch.rand(1).item()
-
-    wanted = run()
-    assert with_recording(run)[0] == wanted
-    monkeypatch.setattr(F, "gaussian_blur", lambda image, *_: image)
-    replaced = run()
-    assert with_recording(run)[0] == replaced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ import PIL
 import pytest
 from PIL import Image
 
-from headrace import deferred
 from headrace.deferred import images
-from support.deferred_images import both, is_deferred, needs_native
+from support.deferred_images import both, both_ways, is_deferred, needs_native, outcome
 from support.jpegs import jpeg
 from support.odd_files import saved
 
@@ -30,24 +29,6 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "convert": lambda image: image.convert("RGB").tobytes(),
     "crop": lambda image: image.crop((0, 0, 30, 20)).tobytes(),
 }
-
-
-@pytest.fixture(autouse=True)
-def uninstalled() -> Iterator[None]:
-    yield
-    deferred.uninstall()
-
-
-def both_ways(action: Callable[[], Any]) -> tuple[Any, Any]:
-    """What an action gives, or its error, with deferred images and without them."""
-    results = []
-    for change in (deferred.install, deferred.uninstall):
-        change()
-        try:
-            results.append(action())
-        except Exception as error:  # whatever Pillow raises is the expected result
-            results.append((type(error), str(error)))
-    return results[0], results[1]
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -168,14 +149,13 @@ USES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", CONVERTED)
 def test_images_with_alpha_of_one_bit_or_sixteen_are_converted_as_by_pillow(name: str, use: str) -> None:
-    made: list[tuple[Any, ...]] = []
-    for image in both(CONVERTED[name]):
-        try:
-            result = USES[use](image)
-            made.append((type(result), result.mode, result.size, result.info, np.asarray(result).tolist()))
-        except (TypeError, ValueError) as error:
-            made.append((type(error), str(error)))
-    assert made[0] == made[1]
+    ours, theirs = both(CONVERTED[name])
+
+    def used(image: Any) -> Any:
+        result = USES[use](image)
+        return [type(result), np.asarray(result), result]
+
+    assert outcome(lambda: used(ours)) == outcome(lambda: used(theirs))
 
 
 @pytest.mark.parametrize("name", CONVERTED)

@@ -21,6 +21,7 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvisio
 import headrace
 from headrace._native import deferred
 from support.deferred_images import needs_native
+from support.equal import same
 from support.jpegs import jpeg
 from support.pngs import GRAY, PALETTE, png
 
@@ -124,27 +125,11 @@ def nested(samples: list[Any]) -> Any:
     return torch.nested.nested_tensor([image for image, _ in samples]).to_padded_tensor(0.0)
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        ours, theirs = list(ours.values()), list(theirs.values())
-    if isinstance(theirs, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for each, expected in zip(ours, theirs, strict=True):
-            assert_same(each, expected)
-    elif isinstance(theirs, torch.Tensor):
-        assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
-        assert torch.equal(ours, theirs)
-    else:
-        assert ours == theirs
-
-
 def assert_batches_equal(dataset: Any, collate: Any) -> None:
     torch.manual_seed(3)
     expected = list(TorchDataLoader(dataset, 4, num_workers=1, collate_fn=collate))
     torch.manual_seed(3)
-    assert_same(list(headrace.DataLoader(dataset, 4, num_workers=1, collate_fn=collate)), expected)
+    assert same(list(headrace.DataLoader(dataset, 4, num_workers=1, collate_fn=collate)), expected)
 
 
 @pytest.mark.parametrize(("preset", "form"), [("ssd", "dict"), *((preset, "pair") for preset in DETECTION)])

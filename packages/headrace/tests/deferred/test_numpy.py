@@ -7,7 +7,7 @@ import gc
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from PIL import Image
 from torchvision.transforms import functional as F1  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
-from headrace import deferred
 from headrace._native import deferred as memory
-from headrace.deferred import arrays, recording
+from headrace.deferred import arrays
 from headrace.deferred.arrays import find
 from support.deferred_images import needs_native, never_deferred
 from support.equal import same
@@ -41,13 +40,8 @@ DEFERRED = ("RGB", "L", "P", "PNG")
 
 
 @pytest.fixture(autouse=True)
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def counted(monkeypatch: pytest.MonkeyPatch, recorded: None) -> None:
     monkeypatch.setattr(arrays, "of_images", arrays.Counter())
-    deferred.install()
-    recording.start()
-    yield
-    recording.stop()
-    deferred.uninstall()
 
 
 def pair(name: str) -> tuple[Any, Any]:

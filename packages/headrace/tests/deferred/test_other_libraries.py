@@ -13,8 +13,6 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
-from torchvision.io import ImageReadMode, decode_image
-from torchvision.transforms import v2
 
 import headrace
 from support.equal import same
@@ -115,26 +113,6 @@ def _as_tensor(pixels: Any) -> torch.Tensor:
 
 def _of_pil(image: Any) -> Any:
     return CROP(image.convert("RGB"))
-
-
-class Decoded(Dataset[Any]):
-    """Tensors that torchvision decodes: nothing of this is lazy."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self.files = files
-        crop = v2.RandomResizedCrop(24, antialias=True)
-        self.transform = v2.Compose([crop, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(decode_image(str(self.files[index]), ImageReadMode.RGB)), index
-
-
-@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-def test_tensors_of_torchvisions_decode_image_are_the_same(files: list[Path]) -> None:
-    check(Decoded(files))
 
 
 class Augmented(Dataset[Any]):

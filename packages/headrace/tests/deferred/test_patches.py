@@ -26,10 +26,9 @@ from torchvision.transforms.v2.functional import _utils
 
 import headrace
 from headrace import deferred
-from headrace.deferred import recording
 from headrace.deferred.images import METHODS
 from headrace.transforms.patches import IMAGES, RECORDING, TABLE, Function, find_patched, stopped_by
-from support.deferred_images import is_deferred
+from support.deferred_images import is_deferred, start_recording, stop_recording
 from support.equal import same
 from support.jpegs import image_folder
 from support.python import run_python
@@ -233,16 +232,12 @@ def test_nothing_is_replaced_that_stands_for_a_replaced_function(
     put(monkeypatch, ROWS[name], patch_of(ROWS[name]))
     assert name in [function.text for function, _ in find_patched()]
     before, (path, *_) = [vars(v1.Compose).copy(), vars(v2.Compose).copy()], folder.rglob("*.jpg")
-    deferred.install()
-    recording.start()
-    try:
-        with Image.open(path) as image:
-            image.load()
-            later = is_deferred(image)
-        during = [vars(v1.Compose).copy(), vars(v2.Compose).copy()]
-    finally:
-        deferred.uninstall()
-        recording.stop()
+    start_recording()
+    with Image.open(path) as image:
+        image.load()
+        later = is_deferred(image)
+    during = [vars(v1.Compose).copy(), vars(v2.Compose).copy()]
+    stop_recording()
     stopped = stopped_by(find_patched())
     assert later == (IMAGES not in stopped)
     assert (during == before) == (RECORDING in stopped)

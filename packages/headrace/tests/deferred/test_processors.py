@@ -15,6 +15,7 @@ from torchvision import datasets
 
 import headrace
 from headrace._native import deferred
+from support.equal import same
 from support.jpegs import cmyk, image_folder, jpeg
 
 pytest.importorskip(
@@ -143,13 +144,7 @@ class InBatches(Processing):
 
 def assert_equal(dataset: Any, **arguments: Any) -> None:
     ours = list(headrace.DataLoader(dataset, num_workers=1, **arguments))
-    theirs = list(torch.utils.data.DataLoader(dataset, **arguments))
-    assert len(ours) == len(theirs)
-    for batch, expected in zip(ours, theirs, strict=True):
-        assert batch.keys() == expected.keys()
-        for key, value in expected.items():
-            assert (type(batch[key]), batch[key].dtype) == (type(value), value.dtype)
-            assert torch.equal(batch[key], value), key
+    assert same(ours, list(torch.utils.data.DataLoader(dataset, **arguments)))
 
 
 @pytest.mark.parametrize("name", PROCESSORS)

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace import deferred
-from headrace.deferred import recording
+from support.deferred_images import with_recording
 from support.deferred_programs import SAMPLES, Programs, collate, results
 
 # For a longer run by hand: HEADRACE_PROGRAMS=5000.
 COUNT = int(os.environ.get("HEADRACE_PROGRAMS", "60"))
 
 
-@pytest.fixture(autouse=True)
-def original() -> Iterator[None]:
-    yield
-    deferred.uninstall()
-    recording.stop()
-
-
 @settings(max_examples=COUNT, derandomize=COUNT == 60)
 @given(program=st.integers(0, 2**32 - 1))
 def test_a_program_gives_the_same_where_transforms_record(program: int) -> None:
     wanted = results([program])
-    deferred.install()
-    recording.start()
-    try:
-        found = results([program])
-    finally:
-        deferred.uninstall()
-        recording.stop()
-    assert found == wanted
+    assert with_recording(lambda: results([program]))[0] == wanted
 
 
 def test_programs_give_the_same_by_both_loaders() -> None:

@@ -24,11 +24,11 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvisio
 
 import headrace
 import headrace.testing
-from headrace import _torch_compat, deferred
-from headrace.deferred import recording
+from headrace import _torch_compat
 from headrace.deferred.arrays import recipe_of
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.reading import TENSOR_FILTERS
+from support.deferred_images import start_recording, stop_recording
 from support.equal import same
 from support.jpegs import JPEG_KINDS, cmyk, jpeg
 from support.odd_files import GOOD, ODD_FILES
@@ -94,16 +94,6 @@ def outcome(way: Callable[..., Any], *arguments: Any) -> Any:
     return [(each.category, str(each.message)) for each in warned], result
 
 
-def start() -> None:
-    deferred.install()
-    recording.start()
-
-
-def stop() -> None:
-    recording.stop()
-    deferred.uninstall()
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_files_are_decoded_as_torchcodec_decodes_them(way: str, tmp_path: Path) -> None:
     (tmp_path / "missing").mkdir()
@@ -112,7 +102,7 @@ def test_files_are_decoded_as_torchcodec_decodes_them(way: str, tmp_path: Path) 
         path.write_bytes(FILES[name])
     paths["empty"].unlink()
     expected = {name: outcome(WAYS[way], data, paths[name]) for name, data in FILES.items()}
-    start()
+    start_recording()
     for name, data in FILES.items():
         assert same(outcome(WAYS[way], data, paths[name]), expected[name]), name
 
@@ -127,9 +117,9 @@ def test_exif_data_mean_what_they_mean_to_torchcodec(
     for at, value in changes:
         segment[at % len(segment)] = value
     data = with_segments(bytes(segment))
-    stop()
+    stop_recording()
     expected = decode_image(data)
-    start()
+    start_recording()
     assert same(decode_image(data), expected)
 
 
@@ -150,7 +140,7 @@ def test_steps_of_v2_on_its_tensors_are_recorded(name: str) -> None:
         return [transform(decode_image(FILES[name])) for _ in range(5)]
 
     expected = made()
-    start()
+    start_recording()
     ours = made()
     resizes = torch_resizes_as_expected(TENSOR_FILTERS[v2.InterpolationMode.BILINEAR])
     late = resizes and name not in {f"orientation {number}" for number in range(5, 9)}
@@ -161,7 +151,7 @@ def test_steps_of_v2_on_its_tensors_are_recorded(name: str) -> None:
 def test_several_threads_decode_at_once() -> None:
     names = [name for name in FILES if name.startswith(("4:", "gray", "orientation", "png"))] * 8
     expected = [decode_image(FILES[name]) for name in names]
-    start()
+    start_recording()
     with ThreadPoolExecutor(8) as pool:
         assert same(list(pool.map(lambda name: decode_image(FILES[name]), names)), expected)
 
@@ -169,17 +159,17 @@ def test_several_threads_decode_at_once() -> None:
 def test_nothing_but_torchcodecs_own_op_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     images = decode_image.__globals__
     own = images["_decode_jpeg"]
-    start()
+    start_recording()
     assert images["_decode_jpeg"] is not own
-    stop()
+    stop_recording()
     assert images["_decode_jpeg"] is own
     monkeypatch.setitem(images, "_decode_jpeg", len)
-    start()
+    start_recording()
     assert images["_decode_jpeg"] is len
-    stop()
+    stop_recording()
     monkeypatch.setitem(images, "_decode_jpeg", own)
     monkeypatch.delitem(sys.modules, _torch_compat.TORCHCODECS_IMAGES)  # as if it wasn't imported
-    start()
+    start_recording()
     assert images["_decode_jpeg"] is own
 
 

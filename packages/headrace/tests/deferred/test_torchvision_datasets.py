@@ -104,14 +104,6 @@ def make_pets(root: Path, _: pytest.MonkeyPatch) -> Dataset[Any]:
     return datasets.OxfordIIITPet(root, target_types="segmentation", transforms=flip_both)
 
 
-def make_voc(root: Path, _: pytest.MonkeyPatch) -> Dataset[Any]:
-    base, names = root / "VOCdevkit" / "VOC2012", [f"2012_{i}" for i in range(SAMPLES)]
-    write_jpegs(base / "JPEGImages", [f"{name}.jpg" for name in names])
-    write_masks(base / "SegmentationClass", [f"{name}.png" for name in names])
-    write_lines(base / "ImageSets" / "Segmentation" / "train.txt", names)
-    return datasets.VOCSegmentation(root, transforms=flip_both)
-
-
 def make_dtd(root: Path, _: pytest.MonkeyPatch) -> Dataset[Any]:
     names = [f"{kind}/{kind}_{i}.jpg" for kind in ("banded", "woven") for i in range(SAMPLES // 2)]
     write_jpegs(root / "dtd" / "dtd" / "images", names)
@@ -129,7 +121,6 @@ MAKERS: dict[str, Callable[[Path, pytest.MonkeyPatch], Dataset[Any]]] = {
     "CelebA": make_celeba,
     "Food101": make_food101,
     "OxfordIIITPet": make_pets,
-    "VOCSegmentation": make_voc,
     "DTD": make_dtd,
     "EuroSAT": make_eurosat,
 }

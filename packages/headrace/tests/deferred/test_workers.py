@@ -32,12 +32,11 @@ AUGMENT = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.To
 
 
 class Listed(Dataset[Any]):
-    """Paths in a list; the transform and what a sample looks like are the test's."""
+    """Paths in a list; the transform is the test's."""
 
-    def __init__(self, folder: Path, transform: Any, form: str = "tuple") -> None:
+    def __init__(self, folder: Path, transform: Any) -> None:
         self.paths = sorted(str(path) for path in folder.rglob("*.jpg"))
         self.transform = transform
-        self.form = form
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -45,10 +44,7 @@ class Listed(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         with open(self.paths[index], "rb") as file:
             image = Image.open(file).convert("RGB")
-        made = self.transform(image)
-        if self.form == "dict":
-            return {"image": made, "path": self.paths[index], "size": image.size}
-        return made, index
+        return self.transform(image), index
 
 
 class Kinds(Dataset[Any]):
@@ -65,11 +61,6 @@ class Kinds(Dataset[Any]):
             return type(image).__name__
 
 
-class FolderWithPaths(datasets.ImageFolder):
-    def __getitem__(self, index: int) -> Any:
-        return (*super().__getitem__(index), self.samples[index][0])
-
-
 def drawn_by_hand(image: Image.Image) -> Any:
     """Draws from all three generators, and uses Pillow directly."""
     angle = random.uniform(-20, 20)
@@ -80,40 +71,9 @@ def drawn_by_hand(image: Image.Image) -> Any:
     return np.asarray(image, dtype=np.float32) / 255
 
 
-def two_views(image: Image.Image) -> list[Any]:
-    return [AUGMENT(image), AUGMENT(image.copy())]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_folder(tmp_path_factory.mktemp("images"), 24)
-
-
-CASES: dict[str, Any] = {
-    "torchvision's transforms": lambda folder: Listed(folder, AUGMENT),
-    "v2": lambda folder: Listed(
-        folder,
-        v2.Compose(
-            [v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)]
-        ),
-    ),
-    "dict samples": lambda folder: Listed(folder, AUGMENT, "dict"),
-    "Pillow by hand": lambda folder: Listed(folder, drawn_by_hand),
-    "two views": lambda folder: Listed(folder, two_views),
-    "padding around small images": lambda folder: Listed(
-        folder, v1.Compose([v1.CenterCrop(120), v1.ToTensor()])
-    ),
-    "ImageFolder subclass": lambda folder: FolderWithPaths(str(folder), AUGMENT),
-    "ConcatDataset": lambda folder: ConcatDataset([Listed(folder, AUGMENT), FolderListed(folder)]),
-    "a step that Headrace does not know": lambda folder: datasets.ImageFolder(
-        str(folder), v1.Compose([v1.RandomRotation(5), drawn_by_hand])
-    ),
-}
-
-
-class FolderListed(Listed):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, v1.Compose([v1.Resize((32, 32)), v1.ToTensor()]))
 
 
 def batches(dataset: Any, **options: Any) -> list[Any]:
@@ -121,12 +81,12 @@ def batches(dataset: Any, **options: Any) -> list[Any]:
     return list(loader)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Path) -> None:
-    dataset = CASES[case](folder)
-    with_pillow = batches(dataset, num_workers=0)
-    assert same(batches(dataset, num_workers=2), with_pillow)
-    assert same(batches(dataset, num_workers=2, deferred=False), with_pillow)
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "forkserver"}], ids=str
+)
+def test_workers_make_the_batches_of_the_caller(options: dict[str, Any], folder: Path) -> None:
+    dataset = Listed(folder, AUGMENT)
+    assert same(batches(dataset, **options), batches(dataset, num_workers=0))
 
 
 def test_batches_of_hundreds_of_images_are_the_same(folder: Path) -> None:
@@ -136,12 +96,6 @@ def test_batches_of_hundreds_of_images_are_the_same(folder: Path) -> None:
         for deferred in (True, False)
     )
     assert same(deferred, as_written)
-
-
-def test_workers_that_are_not_forked_make_the_same_batches(folder: Path) -> None:
-    dataset = Listed(folder, AUGMENT)
-    ours = batches(dataset, num_workers=1, multiprocessing_context="forkserver")
-    assert same(ours, batches(dataset, num_workers=0))
 
 
 def test_images_are_lazy_in_worker_processes_only(folder: Path) -> None:
