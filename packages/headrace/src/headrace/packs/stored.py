@@ -15,12 +15,12 @@ from headrace.errors import PackError
 from headrace.packs.lmdb import LmdbInput, parse_value
 from headrace.packs.places import DiskFolder, Folder, StoreFolder
 from headrace.packs.samples import Sample
-from headrace.packs.tar import member_stem, parse_label
+from headrace.packs.tar import member_stem
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.remote import RemotePackSource
 from headrace.sources.stores.access import Access
 from headrace.sources.stores.client import is_url
-from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
+from headrace.sources.tar_index import LABEL_EXTENSION, parse_label, samples_in
 
 
 class StoredPack:
@@ -116,4 +116,4 @@ def _fields(
         raise PackError("no member of its shard begins where the index puts its image, and is as long")
     others = [(f.extension, data[f.offset : f.offset + f.size]) for f in samples[0].fields if f != images[0]]
     labels = [content for extension, content in others if extension == LABEL_EXTENSION]
-    return parse_label(labels[0]) if labels else -1, tuple(others)
+    return parse_label(labels[0], "its label") if labels else -1, tuple(others)

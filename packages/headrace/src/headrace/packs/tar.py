@@ -61,14 +61,6 @@ def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
     return pieces, len(first)
 
 
-def parse_label(data: bytes) -> int:
-    """The label that a .cls member holds. Raises PackError if it isn't a decimal number."""
-    try:
-        return int(data)
-    except ValueError:
-        raise PackError(f"its label is {data[:40]!r}, not a number") from None
-
-
 def _header(name: str, size: int) -> bytes:
     """The header before a member's data: one block, or three if ustar's fields are too small for it.
 

@@ -132,11 +132,15 @@ def label_of(sample: TarSample, shard: Path) -> int:
         return -1
     # No number is longer: a member may have any size.
     text = read_extent(shard, field.offset, min(field.size, 20))
-    label = int(text) if text.strip().isdigit() and len(text) < 20 else -1
+    return parse_label(text, f"{shard}: the label of {sample.key}.{LABEL_EXTENSION}")
+
+
+def parse_label(data: bytes, name: str) -> int:
+    """The label in the bytes of a .cls member, which an error calls `name`. Raises PackError if they aren't a
+    decimal number."""
+    label = int(data) if len(data) < 20 and data.strip().isdigit() else -1
     if not 0 <= label < 1 << 63:
-        raise PackError(
-            f"{shard}: the label of {sample.key}.{LABEL_EXTENSION} is {text[:40]!r}, not a number from 0 on."
-        )
+        raise PackError(f"{name} is {data[:40]!r}, not a number from 0 on")
     return label
 
 
