@@ -112,11 +112,6 @@ class GatherSegment:
     where: Where = field(default="native", init=False)
 
     @property
-    def samples(self) -> int:
-        """Number of samples in the dataset."""
-        return len(self.tensors[0]) if self.rows is None else len(self.rows)
-
-    @property
     def nbytes(self) -> int:
         """Memory of all rows, in bytes."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)

@@ -141,7 +141,8 @@ class RemotePackSource(RemoteSource, PackSource):
 
     def bytes_at(self, i: int, offset: int, size: int) -> bytes:
         """Part of the shard that sample `i` is in, bypassing the cache. Raises RemoteError."""
-        return self.access.records().fetch(self.shard(i), offset, offset + size)
+        fetched = self.access.records().start_fetch(self.shard(i), offset, offset + size, None)
+        return bytes(fetched.result().data)
 
     def _check(self, order: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
         shards, begins, sizes = (

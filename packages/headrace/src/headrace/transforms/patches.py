@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -61,16 +61,16 @@ class Function:
         return next((part for part in parts if part is not None and not self._is_own(part)), None)
 
     def _is_own(self, part: Any) -> bool:
-        if not isinstance(part, (type, FunctionType)):
+        if isinstance(part, type):
+            return _is_in(part.__module__, "headrace") or _is_in(part.__module__, self.module)
+        if not isinstance(part, FunctionType):
             return False
         # functools.wraps copies __module__ and __qualname__ from the function that is wrapped.
-        place = part.__module__ if isinstance(part, type) else str(part.__globals__.get("__name__"))
-        has_name = isinstance(part, type) or not self.named or self._is_name_of(part.__code__)
-        return _is_in(place, "headrace") or (_is_in(place, self.module) and has_name)
-
-    def _is_name_of(self, code: CodeType) -> bool:
+        place = part.__globals__.get("__name__")
         prefix = f"{self.owner.__qualname__}." if isinstance(self.owner, type) else ""
-        return str(getattr(code, "co_qualname", prefix + code.co_name)) == f"{prefix}{self.key}"
+        name = getattr(part.__code__, "co_qualname", prefix + part.__code__.co_name)
+        has_name = not self.named or name == f"{prefix}{self.key}"
+        return _is_in(place, "headrace") or (_is_in(place, self.module) and has_name)
 
 
 Patched = list[tuple[Function, Any]]

@@ -39,13 +39,6 @@ GUESS = 2 << 20
 _located = lru_cache(maxsize=1 << 16)(store_and_name)
 
 
-class _Held(threading.local):
-    """The records that a thread holds: the lease of each, and its place in that."""
-
-    def __init__(self) -> None:
-        self.places: dict[Wanted, tuple[Lease, int]] = {}
-
-
 class Records:
     """The records that one process fetches into the cache in `folder`; for any thread. Raises ConfigError if
     this process was forked from one that used stores."""
@@ -64,7 +57,7 @@ class Records:
         self._sizes = 0, 0  # the sum and the number of the sizes of whole objects
         # Size and version by URL, of the whole objects that were requested last.
         self._remembered: dict[str, tuple[int, str]] = {}
-        self._held = _Held()
+        self._held = threading.local()  # `places`: by record that a thread holds, its lease and place in that
 
     def begin(self, wanted: Sequence[Wanted]) -> Lease:
         """Starts to fetch all of `wanted`; returns at once."""
@@ -83,9 +76,9 @@ class Records:
 
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
-        held = self._held.places.get(wanted)
-        if held is not None:
-            return held[0].read(held[1])
+        lease, place = getattr(self._held, "places", {}).get(wanted, (None, 0))
+        if lease is not None:
+            return bytes(lease.read(place))
         lease = self.begin([wanted]).arrived()
         try:
             return lease.read(0)
@@ -104,12 +97,9 @@ class Records:
             self._held.places = {}
             lease.release()
 
-    def fetch(self, url: str, start: int, stop: int) -> bytes:
-        """Reads bytes `start` to `stop` - 1 of an object, bypassing the cache. Raises RemoteError."""
-        return bytes(self.start_fetch(url, start, stop, None).result().data)
-
     def start_fetch(self, url: str, start: int, stop: int, version: str | None) -> Future[Answer]:
-        """Starts to fetch. The result fails if `version` (see `head`) is given and the object has another."""
+        """Starts to read bytes `start` to `stop` - 1 of an object, bypassing the cache. The result fails if
+        `version` (see `head`) is given and the object has another."""
         return requests.submit(partial(self._get, url, start, stop, version))
 
     def head(self, url: str) -> tuple[int, str]:
