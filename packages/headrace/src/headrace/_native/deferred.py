@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +101,8 @@ def touch(address: int) -> None:
 
 # hr_image_fill, and the hr_pipeline that it points to: to pack their fields takes a fifth of the time that
 # ctypes' structs take, and each image of Pillow's that is made by a recorded step needs them.
-_LAYOUT = struct.Struct("=3Q24i3Q" + "Q11i4xqQ")
+_PIPELINE = struct.Struct("=Q11i4xqQ")
+_LAYOUT = struct.Struct("=3Q24i3Q" + _PIPELINE.format[1:])
 _PIPELINE_AT = ctypes.sizeof(abi.ImageFill)
 _NO_PIXELS = (0, 0, 0)
 _BLOCK: Any = ctypes.c_char * _LAYOUT.size
@@ -111,16 +112,12 @@ class Form(NamedTuple):
     """The work on the window of an image, and how the result is stored.
 
     Attributes:
-        rules: Pillow's order of passes, and allowed decoders, as in hr_render_job.
-        head: the first fields of hr_pipeline, before the size.
-        tail: those after the size.
+        pipeline: the fields of hr_pipeline; the size is the image's own.
         draws: address of the draws, or 0.
         keep: what the addresses are valid with.
     """
 
-    rules: tuple[int, int]
-    head: tuple[int, int]
-    tail: tuple[int, ...]
+    pipeline: tuple[int, ...]
     draws: int
     keep: Any
 
@@ -128,17 +125,7 @@ class Form(NamedTuple):
     def of(cls, pipeline: ffi.Pipeline, draws: npt.NDArray[np.float64]) -> Form:
         """The form of a pipeline, as for `render.RenderJob`."""
         address = draws.ctypes.data if len(draws) else 0
-        return cls(*_packed(pipeline), address, (pipeline, draws))
-
-
-@lru_cache(maxsize=256)
-def _packed(pipeline: ffi.Pipeline) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
-    """The first three attributes of a `Form`."""
-    fields = pipeline.struct
-    names = [name for name, *_ in abi.Pipeline._fields_]
-    ops = ctypes.cast(fields.ops, ctypes.c_void_p).value or 0
-    tail = tuple(getattr(fields, name) or 0 for name in names[4:])
-    return (fields.pillow_vertical_first, fields.decoders), (ops, fields.op_count), tail
+        return cls(_PIPELINE.unpack(pipeline.struct), address, (pipeline, draws))
 
 
 class ImageFill:
@@ -176,10 +163,10 @@ class ImageFill:
         self.address = address = ctypes.addressof(block)
         self._keep = block, decoded, form, keep
         pixels = _NO_PIXELS if decoded is None else (decoded.address, *decoded.size)
-        (vertical_first, decoders), head, tail, draws, _ = form
-        rules = vertical_first, decoders | flags
+        fields, draws, _ = form
+        rules = fields[6], fields[7] | flags  # the order of Pillow's passes, and allowed decoders
         values = *data, *pixels, *geometry, *rules, abi.OK, *frame, *patches, 0
-        pipeline = *head, size[1], size[0], *tail
+        pipeline = *fields[:2], size[1], size[0], *fields[4:]
         _LAYOUT.pack_into(block, 0, *values, address + _PIPELINE_AT, draws, 0, *pipeline)
 
     def check(self) -> None:

@@ -42,7 +42,9 @@ class Layout(NamedTuple):
         strides: bytes from a value to the next one along each axis.
         nbytes: bytes of all values.
         lengths: the height, width and number of channels.
-        distances: bytes from a row, column and channel to the next one.
+        distances: bytes from a row, column and channel to the next one, the largest first; of a single
+            channel, whose stride may be anything, those of rows and columns.
+        names: the axis of each distance.
     """
 
     shape: tuple[int, ...]
@@ -50,6 +52,7 @@ class Layout(NamedTuple):
     nbytes: int
     lengths: dict[str, int]
     distances: dict[str, int]
+    names: dict[int, str]
 
     @classmethod
     def of(cls, size: tuple[int, int], store: Store, axes: str) -> Layout:
@@ -61,7 +64,10 @@ class Layout(NamedTuple):
         else:
             distances = {"H": item * width, "W": item, "C": item * width * height}
         shape, strides = (tuple([of[name] for name in axes]) for of in (lengths, distances))
-        return cls(shape, strides, store.nbytes(size), lengths, distances)
+        named = sorted(distances.items(), key=lambda item: item[1], reverse=True)
+        distances = {name: distance for name, distance in named if name != "C" or channels > 1}
+        names = {distance: name for name, distance in distances.items()}
+        return cls(shape, strides, store.nbytes(size), lengths, distances, names)
 
 
 _layout_of = lru_cache(maxsize=1024)(Layout.of)
@@ -94,7 +100,7 @@ class Recipe(NamedTuple):
         item, (edge, _, repeats) = ITEM_NBYTES[self.store.dtype], self.patches
         nbytes, values = self.store.nbytes(size) * repeats, self.store.channels * repeats * edge**2
         row = values * item
-        return Layout((1, nbytes // row, values), (nbytes, row, item), nbytes, {}, {})
+        return Layout((1, nbytes // row, values), (nbytes, row, item), nbytes, {}, {}, {})
 
     @property
     def is_image(self) -> bool:
@@ -107,54 +113,55 @@ class Recipe(NamedTuple):
 
     def array(self) -> npt.NDArray[Any] | None:
         """A new array, which may be written, or None if it can't be made like that."""
-        memory = self._memory()
-        return None if memory is None else self._array_on(memory)
+        layout = self.layout
+        memory = self._memory(layout)
+        return None if memory is None else self._array_on(memory, layout)
 
     def array_of_image(self, *, writable: bool) -> npt.NDArray[Any] | None:
         """The array that an image gives to the user's code. It is filled at once if none of the last ones was
         part of something recorded: a touch costs a twentieth of the time that an image takes."""
-        memory = self._memory(late=of_images.count < MOST_OF_IMAGES)
+        layout = self.layout
+        memory = self._memory(layout, late=of_images.count < MOST_OF_IMAGES)
         of_images.count += 1
         if memory is None:
             return None
-        if writable:
-            array = self._array_on(memory)
-        else:
-            array = self._array_on(np.frombuffer(memoryview(memory).toreadonly(), np.uint8))
+        if not writable:
+            memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+        array = self._array_on(memory, layout)
         found = find(array)
         if found is not None:
             found[0].of_image = True
         return array
 
-    def _array_on(self, buffer: Any) -> npt.NDArray[Any]:
-        layout = self.layout
+    def _array_on(self, buffer: Any, layout: Layout) -> npt.NDArray[Any]:
         return np.ndarray(layout.shape, ARRAY_DTYPES[self.store.dtype], buffer, 0, layout.strides)
 
     def tensor(self) -> torch.Tensor | None:
         """A new tensor, whose strides tell how its values lie in memory, or None if it can't be made like
         that. Its storage can't be made larger."""
-        memory, layout = self._memory(), self.layout
+        layout = self.layout
+        memory = self._memory(layout)
         dtype = TENSOR_DTYPES[self.store.dtype]
         return None if memory is None else tensor_on(memory, dtype, layout.shape, layout.strides)
 
-    def _memory(self, *, late: bool = True) -> Any:
+    def _memory(self, layout: Layout, *, late: bool = True) -> Any:
         """A buffer with the pixels, or None if native code can't make them. It is filled now if it isn't to
         be `late`, if there is no deferred memory left, if too much is held already or if the file isn't
         certain to decode."""
+        late = late and self.chain.file.certain and File.held_nbytes <= MOST_HELD_NBYTES
+        fill = self.fill() if late and layout.nbytes <= deferred.MOST_NBYTES else None
         # Of images of one row or column, strides don't tell the axes.
-        chain = None if min(self.chain.shown) < 2 else self.chain.checked()
+        chain = None if min(self.chain.shown) < 2 else self.chain.checked(fill)
         if chain is None:
             return None
-        nbytes, file = self.layout.nbytes, chain.file
-        late = late and file.certain and File.held_nbytes <= MOST_HELD_NBYTES
-        if late and nbytes <= deferred.MOST_NBYTES:
+        if fill is not None:
             recipe = self if chain is self.chain else self._replace(chain=chain)
-            memory = ArrayPiece(recipe, recipe.fill()).take()
+            memory = ArrayPiece(recipe, fill, layout).take()
             if memory is not None:
                 return memory
         if not self.is_image:
             return None
-        buffer = np.empty(nbytes, np.uint8)
+        buffer = np.empty(layout.nbytes, np.uint8)
         return buffer if chain.write(self.store, buffer.ctypes.data) else None
 
 
@@ -172,8 +179,7 @@ class ArrayPiece(deferred.Piece):
 
     __slots__ = ("of_image", "reader", "recipe", "shape", "stacked", "strides", "used")
 
-    def __init__(self, recipe: Recipe, fill: deferred.ImageFill) -> None:
-        layout = recipe.layout
+    def __init__(self, recipe: Recipe, fill: deferred.ImageFill, layout: Layout) -> None:
         super().__init__((fill,), layout.nbytes)
         self.recipe, self.shape, self.strides = recipe, layout.shape, layout.strides
         self.used = self.stacked = self.of_image = False
@@ -271,8 +277,7 @@ def find(x: Any) -> tuple[ArrayPiece, Recipe] | None:
     shape, offset = tuple(x.shape), address - piece.address
     if offset == 0 and shape == piece.shape and strides == piece.strides:
         return piece, piece.recipe
-    seen = _transposed(piece.recipe, shape, strides) if offset == 0 else None
-    seen = seen or _view(piece.recipe, offset, shape, strides)
+    seen = _view(piece.recipe, offset, shape, strides)
     return None if seen is None else (piece, seen)
 
 
@@ -297,14 +302,6 @@ def address_of(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _transposed(recipe: Recipe, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
-    """The recipe of a view of all values in another order of axes, or None if it is another view."""
-    for axes in AXES[recipe.store.channels > 1 :] if recipe.is_image else ():
-        if (shape, strides) == _layout_of(recipe.chain.shown, recipe.store, axes)[:2]:
-            return recipe._replace(axes=axes)
-    return None
-
-
 def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
     """The recipe of a view whose first value lies `offset` bytes behind the memory's first one, with
     `strides` in bytes, or None if it is no rectangle."""
@@ -312,22 +309,23 @@ def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[i
     if recipe.axes == PATCHES:
         whole = offset == 0 and shape == layout.shape[1:] and strides == layout.strides[1:]
         return recipe if whole else None
-    axes = _axes_of(recipe, shape, strides) if recipe.is_image else None
+    store, chain = recipe.store, recipe.chain
+    axes = _axes_of(layout, shape, strides, store.channels) if recipe.is_image else None
     if axes is None:
         return None
     lengths, distances = layout.lengths, layout.distances
     counts = dict(zip(axes, shape, strict=True))
-    mirrored = {name for name, stride in zip(axes, strides, strict=True) if stride < 0 and counts[name] > 1}
-    offset -= sum((counts[name] - 1) * distances[name] for name in mirrored)
-    begins = {}
-    for name in sorted(distances, key=distances.__getitem__, reverse=True):
-        begins[name], offset = divmod(offset, distances[name])
+    mirrored = [name for name, stride in zip(axes, strides, strict=True) if stride < 0 and counts[name] > 1]
+    for name in mirrored:
+        offset -= (counts[name] - 1) * distances[name]
+    begins = {"C": 0}
+    for name, distance in distances.items():
+        begins[name], offset = divmod(offset, distance)
     left, top = begins["W"], begins["H"]
     right, bottom = left + counts["W"], top + counts["H"]
     inside = left >= 0 and top >= 0 and right <= lengths["W"] and bottom <= lengths["H"]
     if not inside or begins["C"] or min(counts["H"], counts["W"]) < 2 or counts.get("C", 1) != lengths["C"]:
         return None
-    store, chain = recipe.store, recipe.chain
     if "C" in mirrored:
         if store.values is not None:
             return None
@@ -340,13 +338,9 @@ def _view(recipe: Recipe, offset: int, shape: Sequence[int], strides: Sequence[i
     return None if seen is None else Recipe(seen, store, axes)
 
 
-def _axes_of(recipe: Recipe, shape: Sequence[int], strides: Sequence[int]) -> str | None:
+def _axes_of(layout: Layout, shape: Sequence[int], strides: Sequence[int], channels: int) -> str | None:
     """The axes of a view by its strides, one of `AXES`, or None if they are others."""
-    single = recipe.store.channels == 1
-    distances = recipe.layout.distances.items()
-    names = {distance: name for name, distance in distances if name != "C" or not single}
-    axes = ""
+    axes, names, single = "", layout.names, channels == 1
     for length, stride in zip(shape, strides, strict=True):
-        # The stride of a single channel may be anything.
         axes += "C" if length == 1 and single else names.get(abs(stride), "?")
     return axes if axes in AXES and (single or "C" in axes) else None

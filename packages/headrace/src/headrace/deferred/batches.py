@@ -123,7 +123,8 @@ def _fill_of(found: tuple[ArrayPiece, Recipe] | None, tensor: torch.Tensor) -> A
     """The maker of a tensor's values, which may have been touched, or None if they can't be copied."""
     if found is not None:
         piece, recipe = found
-        return piece.fills[0] if recipe is piece.recipe else recipe.fill()
+        # A fill doesn't depend on the order of axes.
+        return piece.fills[0] if recipe[:2] == piece.recipe[:2] else recipe.fill()
     if address_of(tensor) == 0 or tensor.device.type != "cpu":
         return None
     return deferred.CopyFill(tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy())

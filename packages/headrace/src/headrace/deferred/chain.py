@@ -90,6 +90,7 @@ class File:
 
     Attributes:
         data: the whole file.
+        place: its address, and its length.
         certain: whether it is known to decode, rather than that it is complete.
         gray: whether Pillow opens it in mode L.
         flags: as of `render.RenderJob`.
@@ -101,7 +102,7 @@ class File:
 
     __slots__ = (
         *("_decoded", "_fits", "_number", "_refusal", "_work"),
-        *("certain", "data", "flags", "gray", "lock", "size"),
+        *("certain", "data", "flags", "gray", "lock", "place", "size"),
     )
 
     def __init__(
@@ -114,7 +115,7 @@ class File:
         gray: bool = False,
     ) -> None:
         self.data, self.flags, self.certain, self.gray = data, flags, certain, gray
-        self.size = size
+        self.size, self.place = size, (deferred.address_of(data), len(data))
         self.lock = threading.RLock()
         self._number = next(_numbers)
         self._decoded: render.DecodedImage | None = None
@@ -234,8 +235,12 @@ class Chain(NamedTuple):
         """The same with a further step, or None if they are too many."""
         if len(self.steps) == MAX_STEPS:
             return None
-        steps = (*self.steps, Step.of(op, draw, self.shown, self.shown_mode))
-        return self._replace(steps=steps, certain=self.certain and type(op) in ALWAYS_DONE)
+        done, (width, height) = type(op) in ALWAYS_DONE, self.shown
+        if not done:
+            height, width = op.output_size(height, width, draw)
+        mode = "L" if op.channels(1 if self.shown_mode == "L" else 3) == 1 else "RGB"
+        steps = (*self.steps, Step(op, draw, (width, height), mode))
+        return self._replace(steps=steps, certain=self.certain and done)
 
     def converted(self, mode: str) -> Chain | None:
         """The same, converted to a mode."""
@@ -287,15 +292,16 @@ class Chain(NamedTuple):
         except NativeError:
             return False  # the data are damaged; the caller leaves them to Pillow
 
-    def checked(self) -> Chain | None:
-        """The same, or None if native code can't make the pixels when they are asked for."""
+    def checked(self, fill: deferred.ImageFill | None = None) -> Chain | None:
+        """The same, or None if native code can't make the pixels when they are asked for. `fill` is one that
+        was made of it, if there is any."""
         store = self._pillows_store()
         if store.nbytes(self.shown) > deferred.MOST_NBYTES:
             return None
         if self.certain:
             return self
         try:
-            self.fill(store).check()
+            (fill or self.fill(store)).check()
         except NativeError:
             return None
         return self._replace(certain=True)
@@ -338,9 +344,8 @@ class Chain(NamedTuple):
             form = _plain_form(store, gray)
         geometry = (*self.crop, *self.size, self.filter, *self.window, self.flip_x, self.flip_y)
         file = self.file
-        place = deferred.address_of(file.data), len(file.data)
         end = file, file.flags, frame, patches
-        return deferred.ImageFill(place, file.pixels, geometry, form, self.shown, *end)
+        return deferred.ImageFill(file.place, file.pixels, geometry, form, self.shown, *end)
 
     def _job(self, store: Store, address: int) -> render.RenderJob:
         pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")

@@ -170,9 +170,9 @@ def seen(x: Any) -> Recipe | None:
     recipe = recipe_of(x)
     if recipe is None or recipe.store.values is not None:
         return None
-    store = recipe.store if recipe.store.rows_of_pixels else laid_out(recipe.store, rows_of_pixels=True)
-    axes = "HWC" if store.channels == 3 else "HW"
-    return recipe._replace(store=store) if recipe.axes == axes else None
+    if not recipe.store.rows_of_pixels:
+        recipe = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=True))
+    return recipe if recipe.axes == ("HWC" if recipe.store.channels == 3 else "HW") else None
 
 
 def recording(original: Function, *, name: str, record: Callable[..., Recipe | None]) -> Function:

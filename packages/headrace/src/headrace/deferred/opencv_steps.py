@@ -118,7 +118,7 @@ def _border_of(value: Any) -> str | None:
 
 def with_chain(seen: Recipe, chain: Chain | None) -> Made:
     """The recipe with other steps."""
-    return None if chain is None else seen._replace(chain=chain)
+    return None if chain is None else Recipe(chain, seen.store, seen.axes)
 
 
 def after(seen: Recipe, op: ImageOp, draw: Draw = ()) -> Made:
@@ -388,4 +388,4 @@ def _gaussian(size: int, sigma: float) -> tuple[int, ...]:
 def looked_up(seen: Recipe, levels: np.ndarray[Any, Any]) -> Made:
     """The recipe with a table of uint8 [256, channels] for the array's levels."""
     planes = levels.T[::-1] if seen.store.blue_first else levels.T
-    return after(seen, PillowPoint(np.broadcast_to(planes, (3, 256)).tobytes()))
+    return after(seen, PillowPoint(planes.tobytes() * (3 // len(planes))))

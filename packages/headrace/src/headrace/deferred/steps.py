@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
-from typing_extensions import Self
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
@@ -37,8 +36,7 @@ LARGEST_COEFFICIENT = 1e6
 ITEM_NBYTES = (1, 2, 2, 4, 8)  # of a value, by `Store.dtype`
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """An op with its numbers.
 
     Attributes:
@@ -52,13 +50,6 @@ class Step:
     draw: Draw
     size: tuple[int, int]
     mode: str
-
-    @classmethod
-    def of(cls, op: ImageOp, draw: Draw, size: tuple[int, int], mode: str) -> Self:
-        """`op` on an image of `size` (width, height) and of a mode."""
-        height, width = op.output_size(size[1], size[0], draw)
-        channels = op.channels(1 if mode == "L" else 3)
-        return cls(op, draw, (width, height), "L" if channels == 1 else "RGB")
 
 
 class PillowOp(ImageOp):
@@ -302,7 +293,7 @@ def native_form(
     draws = np.zeros((len(steps), abi.DRAWS)) if steps else _NO_DRAWS
     for row, step in zip(draws, steps, strict=True):
         row[: len(step.draw)] = step.draw
-    return _pipeline(tuple(step.op for step in steps), size, store, gray), draws
+    return _pipeline(tuple([step.op for step in steps]), size, store, gray), draws
 
 
 @dataclass(frozen=True, slots=True, eq=False)
