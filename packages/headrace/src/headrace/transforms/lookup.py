@@ -93,17 +93,12 @@ def steps_of(transform: Any) -> Sequence[Any] | None:
         return None
     if kind is nn.Sequential:
         return list(transform)
-    return list(transform.transforms) if kind in COMPOSE else _preset_steps(transform)
-
-
-def _preset_steps(preset: Any) -> list[Any] | None:
-    try:
-        return [
-            v1.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias),
-            v1.CenterCrop(preset.crop_size),
-            v1.PILToTensor(),
-            v1.ConvertImageDtype(torch.float),
-            v1.Normalize(preset.mean, preset.std),
-        ]
-    except AttributeError:  # of a version with other attributes
-        return None
+    if kind in COMPOSE:
+        return list(transform.transforms)
+    return [
+        v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias),
+        v1.CenterCrop(transform.crop_size),
+        v1.PILToTensor(),
+        v1.ConvertImageDtype(torch.float),
+        v1.Normalize(transform.mean, transform.std),
+    ]
