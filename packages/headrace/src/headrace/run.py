@@ -197,8 +197,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
         first = list(itertools.islice(super().__iter__(), 1))
         if self.passes == 1:
             text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
-            sys.stdout.write(f"{self.place}\n{text}\n\n")
-            sys.stdout.flush()
+            _print(f"{self.place}\n{text}\n\n")
         yield from first
         self.passes += 1
 
@@ -270,6 +269,13 @@ def _place(loader: Any = None) -> Place:
             break
         frame = frame.f_back
     return Place(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
+
+
+def _print(text: str) -> None:
+    """Prints to standard output, which may be ASCII, as Python prints to standard error."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
 
 
 def _count(number: int, what: str) -> str:

@@ -127,8 +127,10 @@ def test_a_script_that_a_signal_ends(tmp_path: Path) -> None:
 
 
 def test_explain_ends_when_all_loaders_were_seen(script: Path) -> None:
-    done = headrace("explain", "train.py", "images", "50", "1", folder=script.parent)
+    arguments = ("explain", "train.py", "images", "50", "1")
+    done = headrace(*arguments, folder=script.parent, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
+    assert "\\xd7" in done.stdout, "what ASCII lacks is printed as Python prints it to standard error"
     assert re.findall(r"^train.py:.*\nplan: \w+", done.stdout, re.MULTILINE) == [
         "train.py:19\nplan: native",
         "train.py:22\nplan: python",
@@ -233,7 +235,11 @@ def _path(folder: Path) -> str:
 
 
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("a file that may be executed, without a line that says by what")
+    script.chmod(0o755)
     for arguments, message in (
+        ((str(script),), "script: Exec format error"),
         (("--epochs", "3", "train.py"), "the script's options come after its name"),
         ((str(tmp_path / "missing.py"),), "missing.py is neither a script nor a program on PATH"),
     ):

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 import headrace
 from headrace import replacement
+from headrace.cli.progress import failing
 
 Command = Annotated[list[str], typer.Argument(help="A script or a program, and its arguments.")]
 Module = Annotated[bool, typer.Option("-m", help="Run a library module as a script, like `python -m`.")]
@@ -41,7 +43,8 @@ def run(
     Nothing is written anywhere. Exit code, signals and output are the command's.
     """
     report = "report plans" if plans else "report"
-    _execute(command, module, report if compare is None else f"compare:{compare}")
+    with failing("run", Console(stderr=True)):
+        _execute(command, module, report if compare is None else f"compare:{compare}")
 
 
 def explain(command: Command, module: Module = False) -> None:
@@ -51,7 +54,8 @@ def explain(command: Command, module: Module = False) -> None:
     epoch. It ends when it comes for the second epoch of a loader, or for the third
     if it took one batch of the first and asked for no more.
     """
-    _execute(command, module, "explain")
+    with failing("explain", Console(stderr=True)):
+        _execute(command, module, "explain")
 
 
 def _execute(command: list[str], module: bool, mode: str) -> None:
