@@ -126,23 +126,6 @@ def test_changes_of_a_tensor_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert _torch_compat.changes_of(untold) != _torch_compat.changes_of(untold)
 
 
-@pytest.mark.parametrize("by_torch", [True, False])
-def test_nested_batches_are_mapped(by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not by_torch:
-        monkeypatch.setitem(sys.modules, "torch.utils._pytree", None)
-        monkeypatch.delattr("torch.utils._pytree")
-    batch = {"a": [1, (2, 3)], "b": "text"}
-    assert _torch_compat.map_tree(lambda leaf: leaf * 2, batch) == {"a": [2, (4, 6)], "b": "texttext"}
-    assert _torch_compat.leaves_of(batch) == [1, 2, 3, "text"]
-
-
-def test_wrappers_are_told_from_plain_tensors_without_torch_s_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
-    assert not _torch_compat.is_wrapper(torch.zeros(2))
-
-
 def test_a_kernel_of_torchvision_is_replaced_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     image = Image.new("RGB", (2, 2))
     undo = _torch_compat.replace_kernel(v2_functional.invert, Image.Image, lambda kernel: lambda _: "mine")

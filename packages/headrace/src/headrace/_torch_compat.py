@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils.data
 from torch.overrides import has_torch_function
+from torch.utils._pytree import tree_leaves, tree_map  # without which there is no torchvision either
 
 # Where torchcodec has its functions for image files.
 TORCHCODECS_IMAGES = "torchcodec.decoders._image_decoders"
@@ -103,15 +104,6 @@ def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any
     return _collation().collate(samples, collate_fn_map=functions)
 
 
-def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor is made of several others, by a subclass that says so."""
-    try:
-        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-    except ImportError:
-        return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
-    return bool(is_traceable_wrapper_subclass(tensor))
-
-
 # The number of active `TorchDispatchMode`s, each of which is to see the operators that torch calls.
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)
 _NO_TENSOR = (None,)
@@ -150,16 +142,16 @@ def kernels_of(functional: Any) -> dict[Any, Any]:
     return kernels
 
 
-def replace_implementation(
-    of: str, name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None] | None:
+# Each function below replaces something. It returns a function that puts the original back unless the program
+# has replaced it since, or None if there is no such thing, or it isn't the library's own any more.
+Build = Callable[[Callable[..., Any]], Callable[..., Any]]
+PutBack = Callable[[], None]
+
+
+def replace_implementation(of: str, name: str, build: Build) -> PutBack | None:
     """Has torchvision's functions call what `build` makes of their implementation, as of `implementations`.
     The public functions, which user code may hold, compare, pickle or script, stay the same objects;
-    TorchScript compiles the original.
-
-    Returns:
-        A function that puts the implementation back, or None if it is gone.
-    """
+    TorchScript compiles the original."""
     functions = implementations(of)
     original = getattr(functions, name, None)
     if original is None:
@@ -169,25 +161,15 @@ def replace_implementation(
     return replace_attribute(functions, name, function)
 
 
-def replace_kernel(
-    functional: Any, cls: type, build: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None] | None:
+def replace_kernel(functional: Any, cls: type, build: Build) -> PutBack | None:
     """Has a function of torchvision's v2 call what `build` makes of its kernel for `cls`. torchvision has a
-    public way for classes of one's own only.
-
-    Returns:
-        A function that puts the kernel back, or None if `functional` has none, or torchvision no such table.
-    """
+    public way for classes of one's own only."""
     kernels = kernels_of(functional)
     return replace_item(kernels, cls, build(kernels[cls])) if cls in kernels else None
 
 
-def replace_item(table: Any, key: Any, value: Any) -> Callable[[], None]:
-    """Replaces the value of a key.
-
-    Returns:
-        A function that puts the original back, unless the program has replaced the value since.
-    """
+def replace_item(table: Any, key: Any, value: Any) -> PutBack:
+    """Replaces the value of a key."""
     original = table[key]
     table[key] = value
 
@@ -198,12 +180,8 @@ def replace_item(table: Any, key: Any, value: Any) -> Callable[[], None]:
     return put_back
 
 
-def replace_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Replaces an attribute.
-
-    Returns:
-        A function that puts the original back, unless the program has replaced the attribute since.
-    """
+def replace_attribute(owner: Any, name: str, value: Any) -> PutBack:
+    """Replaces an attribute."""
     original = vars(owner).get(name)
     setattr(owner, name, value)
 
@@ -259,23 +237,15 @@ class _MethodReplacement(Replacement):
         return self if instance is None else types.MethodType(self, instance)
 
 
-def replace_function(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
-    """Has `torch.NAME` call a function with torch's own before the arguments. TorchScript compiles torch's.
-
-    Returns:
-        A function that puts torch's back, or None if it isn't torch's own, or TorchScript's table is gone.
-    """
+def replace_function(name: str, function: Callable[..., Any]) -> PutBack | None:
+    """Has `torch.NAME` call a function with torch's own before its arguments; TorchScript compiles that."""
     if not isinstance(getattr(torch, name), types.BuiltinFunctionType):
         return None
     return _replace_builtin(torch, name, "aten", function)
 
 
-def replace_method(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
-    """The same for a method of `torch.Tensor`, and its subclasses.
-
-    Returns:
-        A function that takes it away again, or None if it isn't torch's own.
-    """
+def replace_method(name: str, function: Callable[..., Any]) -> PutBack | None:
+    """The same for a method of `torch.Tensor`, and its subclasses."""
     original = getattr(torch.Tensor, name, None)
     if not isinstance(original, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return None
@@ -287,25 +257,16 @@ def find_image_op(name: str) -> Any:
     return getattr(torch.ops.image, name, None)
 
 
-def replace_image_op(name: str, function: Callable[..., Any]) -> Callable[[], None] | None:
+def replace_image_op(name: str, function: Callable[..., Any]) -> PutBack | None:
     """Has torchvision's functions for image files call a function with their op `torch.ops.image.NAME` before
-    the arguments. The functions stay the same objects.
-
-    Returns:
-        A function that puts the op back, or None if there is none.
-    """
+    the arguments. The functions stay the same objects."""
     if not isinstance(find_image_op(name), torch._ops.OpOverloadPacket):
         return None
     return _replace_builtin(torch.ops.image, name, "image", function)
 
 
-def replace_torchcodecs_jpeg_op(function: Callable[..., Any]) -> Callable[[], None] | None:
-    """The same of torchcodec's functions and its op for JPEGs.
-
-    Returns:
-        A function that puts the op back, or None if the program hasn't imported torchcodec, or has replaced
-        the op itself, or torchcodec has no such op.
-    """
+def replace_torchcodecs_jpeg_op(function: Callable[..., Any]) -> PutBack | None:
+    """The same for torchcodec's functions and its op for JPEGs, if the program has imported torchcodec."""
     module = sys.modules.get(TORCHCODECS_IMAGES)
     original = getattr(module, "_decode_jpeg", None)
     if not isinstance(original, torch._ops.OpOverload) or original.namespace != "torchcodec_ns":
@@ -322,9 +283,7 @@ def torchcodecs_decode_image() -> Callable[..., Any] | None:
     return function if function.__globals__ is vars(module) else None
 
 
-def _replace_builtin(
-    owner: Any, name: str, space: str, function: Callable[..., Any]
-) -> Callable[[], None] | None:
+def _replace_builtin(owner: Any, name: str, space: str, function: Callable[..., Any]) -> PutBack | None:
     try:
         from torch.jit._builtins import _register_builtin
     except ImportError:
@@ -373,24 +332,10 @@ def was_forked_in_use(module: Any) -> bool:
     return forked is not None and bool(forked())
 
 
-def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
-    """A nested batch with `function` applied to all that is no container of a kind that torch knows."""
-    try:
-        from torch.utils import _pytree
-    except ImportError:
-        if isinstance(value, dict):
-            return {key: map_tree(function, item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(map_tree(function, item) for item in value)
-        return function(value)
-    return _pytree.tree_map(function, value)
-
-
 def leaves_of(value: Any) -> list[Any]:
-    """Returns the values that `map_tree` calls its function with, in order."""
-    found: list[Any] = []
-    map_tree(found.append, value)
-    return found
+    """Returns the items of a nested batch that are no containers of a kind that torch knows, in order."""
+    leaves: list[Any] = tree_leaves(value)
+    return leaves
 
 
 def pin_memory(data: Any) -> Any:
@@ -399,5 +344,5 @@ def pin_memory(data: Any) -> Any:
     try:
         from torch.utils.data._utils.pin_memory import pin_memory as by_torch
     except ImportError:
-        return map_tree(lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, data)
+        return tree_map(lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, data)
     return by_torch(data)  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from headrace._torch_compat import default_collate_functions
-from headrace.config import LoaderConfig
+from headrace.config import DEFAULT_DEPTH, LoaderConfig
 from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess
 from headrace.device.prefetcher import DevicePrefetcher, Step
@@ -49,9 +49,6 @@ from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, DeferralCounts, LoaderStats
 
-# Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
-# them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
-THREAD_DEPTH = 4
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
 # For all batches that stay where they are, and as they are.
@@ -309,7 +306,7 @@ class StreamBuilder:
     def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadStream:
         # With `prefetch_factor`, that many for each thread; else enough for each to have two samples.
         count, given = config.num_workers, config.prefetch_factor_given
-        depth = max(THREAD_DEPTH, math.ceil(2 * count / max(1, config.samples_of_a_batch)) + 1)
+        depth = max(DEFAULT_DEPTH, math.ceil(2 * count / max(1, config.samples_of_a_batch)) + 1)
         if given is not None:
             depth = max(1, given * count)
         if self._threads is None:

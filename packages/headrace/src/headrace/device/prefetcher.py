@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from headrace import _torch_compat
 from headrace.device.place import resolve_device
 from headrace.device.structure import leaves, map_leaves, own_move, tensors, total_nbytes
 from headrace.records import BatchKeys
@@ -209,7 +208,7 @@ class DevicePrefetcher:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Returns whether `record_stream` covers all of the tensor's memory: not if it consists of several."""
-    return tensor.layout is torch.strided and not _torch_compat.is_wrapper(tensor)
+    return tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
 
 
 def _shows_its_tensors(leaf: Any) -> bool:

@@ -41,15 +41,15 @@ class ProgressCell:
         self._words[1], self._words[2] = NONE, NONE
         self._words[0] = request
 
-    def each(self, indices: Iterable[Any], first: int = 0) -> Iterator[Any]:
-        """The indices; each is noted until the next is asked for. `first`: place of the first of them.
+    def each(self, indices: Iterable[Any]) -> Iterator[Any]:
+        """The indices; each is noted until the next is asked for.
 
         Raises:
             Cancelled: the request isn't wanted any more.
         """
         words = self._words
         request = words[0]
-        for place, index in enumerate(indices, first):
+        for place, index in enumerate(indices):
             if words[3] > request:
                 raise Cancelled
             words[1] = place

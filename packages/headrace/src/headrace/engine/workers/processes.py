@@ -63,10 +63,10 @@ class _Served(_Process, multiprocessing.get_context("forkserver").Process):  # t
 PROCESSES: dict[str, Any] = {"fork": _Forked, "spawn": _Spawned, "forkserver": _Served}
 
 
-def end_processes(processes: list[Any], patience: float = LEAVING_SECONDS) -> None:
+def end_processes(processes: list[Any]) -> None:
     """Waits for processes that have been asked to end; ends those that don't."""
     for end in (None, "terminate", "kill"):
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + LEAVING_SECONDS
         for process in processes:
             if end is not None:
                 getattr(process, end)()
