@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class Bench:
         config = replace(LoaderConfig.of(self.loader), **changed)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
-        return self.pools.start_epoch(config, ErrorPolicyDataset, seeding, batches, Failures(), Meter())
+        guard = partial(ErrorPolicyDataset, on_error=config.on_error)
+        return self.pools.start_epoch(config, guard, seeding, batches, Failures(), Meter())
 
 
 def all_of(stream: WorkerStream) -> Iterator[Any]:

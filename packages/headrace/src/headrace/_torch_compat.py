@@ -8,6 +8,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,14 +32,12 @@ def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
     fields = {"id": worker, "num_workers": workers, "seed": seed, "dataset": dataset}
     info: Any = types.SimpleNamespace(**fields)
     public: Any = torch.utils.data
-    try:
+    with suppress(ImportError, AttributeError, TypeError):
         from torch.utils.data._utils import worker as module
 
         kind: Any = module.WorkerInfo
         info = kind(**fields)
         module._worker_info = info
-    except (ImportError, AttributeError, TypeError):
-        public.get_worker_info = lambda: info
     if public.get_worker_info() is not info:
         public.get_worker_info = lambda: info
 

@@ -21,7 +21,7 @@ from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess
 from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.device.resident import Residence
-from headrace.engine.advice import WorkersAdvice, advise
+from headrace.engine.advice import advise
 from headrace.engine.caller_stream import CallerStream, GatherStream
 from headrace.engine.collate import ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset
@@ -125,8 +125,8 @@ class StreamBuilder:
         """Counts of how the latest worker processes made their first samples, or None if unknown."""
         return self._processes.deferral_counts
 
-    def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
-        """Another number of worker processes to try, as far as the latest epoch shows it."""
+    def advice(self, config: LoaderConfig, plan: Plan) -> tuple[int, str] | None:
+        """Another number of worker processes to try, and why, as far as the latest epoch shows it."""
         work, epochs = self._processes.work, self.meter.epochs()
         if work is None or not epochs or config.streamed or not starts_processes(config, plan):
             return None
@@ -269,7 +269,7 @@ class StreamBuilder:
         self, config: LoaderConfig, epoch: Epoch, indices: Iterator[IndexBatch]
     ) -> BatchStream:
         start = epoch.start
-        guard: Guard = ErrorPolicyDataset
+        guard: Guard = partial(ErrorPolicyDataset, on_error=config.on_error)
         if config.streamed:
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
@@ -286,7 +286,7 @@ class StreamBuilder:
                 return self._thread_stream(config, indices)
             case "caller":
                 collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
-                guarded = guard(config.dataset, collate, config.on_error)
+                guarded = guard(config.dataset, collate)
                 return CallerStream(guarded, indices, seeding, config, self.failures)
 
     def _iterable_guard(self, config: LoaderConfig, start: EpochStart) -> Guard:

@@ -305,7 +305,7 @@ class DataLoader(TorchDataLoader[T_co]):
             None if by_torch else self._reported_length,  # torch warns itself
         )
         builder.latest = weakref.ref(iterator)
-        live.publish(self, _figures)
+        live.publish(self, lambda loader: figures(loader, loader._builder.latest()))
         return iterator
 
     def _needs_torch(self) -> bool:
@@ -494,11 +494,11 @@ class DataLoader(TorchDataLoader[T_co]):
             )
         if config.workers_given is None and not self._advised:
             advice = self._builder.advice(config, plan)
-            if advice is not None and advice.workers == 0:
+            if advice is not None and advice[0] == 0:
                 self._advised = True
                 warn(
                     f"The {config.num_workers} processes of this DataLoader (its num_workers was left open)"
-                    f" may be slower than none: {advice.reason}. Pass num_workers=0, or the number you want."
+                    f" may be slower than none: {advice[1]}. Pass num_workers=0, or the number you want."
                 )
         if self._warned:
             return
@@ -523,18 +523,6 @@ class ReplacingDataLoader(DataLoader[T_co]):
         super().__init__(*args, **kwargs)
         if isinstance(self.num_workers, LeftOpen) and self.num_workers and self.plan().runs_python:
             self.num_workers = 0
-
-
-def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
-    iterator = loader._builder.latest()
-    return figures(
-        loader.stats(),
-        dataset=type(loader.dataset).__name__,
-        batch_size=loader.batch_size,
-        waiting_seconds=0.0 if iterator is None else iterator.waiting_seconds,
-        length=None if iterator is None else iterator.length,
-        skipped=0 if iterator is None else iterator.skipped,
-    )
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ __all__ = ["install", "uninstall"]
 VARIABLE = "HEADRACE_RUN"
 
 _installed = False
-# Called when a loader is created whose class others derived from torch's DataLoader, with that class.
+# Called with the class of a loader that is created, if it is derived from torch's DataLoader.
 on_other_class: Callable[[type], None] | None = None
 
 
@@ -72,21 +72,12 @@ def replace(cls: type, module: str = "headrace.loader") -> None:
     def create(created: type, *args: Any, **kwargs: Any) -> Any:
         # Without arguments it is a copy or a pickle that is being restored.
         if _installed and (args or kwargs):
-            created = _class_for(created, cls, module)
+            if created is cls:
+                created = importlib.import_module(module).ReplacingDataLoader
+            elif on_other_class is not None:
+                on_other_class(created)
         return object.__new__(created)
 
     # It is never removed again: `object.__new__` refuses the arguments of a class that once had its own.
     if "__new__" not in cls.__dict__:
         cls.__new__ = staticmethod(create)  # type: ignore[assignment, method-assign]
-
-
-def _class_for(created: type, torchs: type, module: str) -> type:
-    """The class of which a loader is created if `created` was called."""
-    replacing: type = importlib.import_module(module).ReplacingDataLoader
-    if created is torchs:
-        return replacing
-    from headrace.loader import DataLoader
-
-    if on_other_class is not None and not issubclass(created, DataLoader):
-        on_other_class(created)
-    return created

@@ -136,8 +136,9 @@ class Report:
                 use.explanation = loader.explain()
 
     def leave_alone(self, cls: type) -> None:
-        """Notes that a loader of another library's class was created, which is not replaced."""
-        self.left_alone[f"{cls.__module__}.{cls.__qualname__} of {_place()}"] = None
+        """Notes the class of a loader that was created, which is not replaced, unless it is Headrace's."""
+        if not issubclass(cls, headrace.loader.DataLoader):
+            self.left_alone[f"{cls.__module__}.{cls.__qualname__} of {_place()}"] = None
 
     def write(self) -> None:
         """Writes the report to standard error, as the process ends."""

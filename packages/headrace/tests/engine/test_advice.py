@@ -159,7 +159,7 @@ def test_a_number_that_may_be_right_is_left_alone(work: Work, waited: float) -> 
 def test_time_that_workers_wait_for_a_core_is_not_taken_for_making() -> None:
     found = advise(Work(100, 10.0, 6.0), epoch(stall=8.0), workers=2)
     assert found is not None
-    assert (found.workers, found.reason[:30]) == (0, "a batch takes 60 ms to make, a")
+    assert (found[0], found[1][:30]) == (0, "a batch takes 60 ms to make, a")
 
 
 def test_more_than_the_most_are_not_advised() -> None:
@@ -170,5 +170,5 @@ def test_more_than_the_most_are_not_advised() -> None:
 def test_the_advice_is_as_large_as_the_need_for_cores_says() -> None:
     found = advise(Work(100, 18.0, 2.7, 0.9), epoch(stall=8.0), workers=1)
     assert found is not None
-    assert found.workers == min(max(16, 4 * usable_cores()), 5 * usable_cores())
-    assert "180 ms to make, 80% of it waiting for something other than a core" in found.reason
+    assert found[0] == min(max(16, 4 * usable_cores()), 5 * usable_cores())
+    assert "180 ms to make, 80% of it waiting for something other than a core" in found[1]

@@ -18,7 +18,7 @@ from torchvision.transforms import Compose, PILToTensor, RandomResizedCrop, Resi
 
 import headrace
 from headrace.errors import CacheError
-from headrace.loader import _figures
+from headrace.export.figures import figures
 from headrace.order import Shuffled
 from headrace.ray_data import Decode
 from support.object_stores import KEY, SECRET, Proxy, http_server
@@ -66,7 +66,7 @@ def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
     text = loaders[0].explain()
     assert "s3://bucket/pack" in text
     assert proxy.url in text
-    said = _figures(loaders[0])["remote"]
+    said = figures(loaders[0], None)["remote"]
     assert (said["cache_misses"], said["cache_hits"], said["requests"]) == (COUNT, COUNT, asked)
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import ctypes
 
-# Parameters of glibc's mallopt(), by their numbers in malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc refuses more
+# Parameters of glibc's mallopt(), by their numbers in malloc.h, and the most that it takes for the second.
+TRIM_THRESHOLD, MMAP_THRESHOLD, MOST_THRESHOLD = -1, -3, 32 << 20
 
 
-def keep_freed_memory(nbytes: int) -> bool:
-    """Keeps up to `nbytes` of freed memory with this process, for its next allocations.
+def keep_freed_memory(nbytes: int) -> None:
+    """Keeps up to `nbytes` of freed memory with this process, for its next allocations, if the C library is
+    glibc.
 
     By default glibc returns the memory of large arrays to the kernel when they are freed. The tensors of a
     batch are all freed at once, so that each page of the next ones has to be asked for, and cleared, again:
     for an image of 224 × 224 float32 that takes as long as decoding half of it.
-
-    Returns:
-        Whether the C library follows that: only glibc does.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and mallopt(_TRIM_THRESHOLD, nbytes))
+    if mallopt is not None and mallopt(MMAP_THRESHOLD, MOST_THRESHOLD):
+        mallopt(TRIM_THRESHOLD, nbytes)

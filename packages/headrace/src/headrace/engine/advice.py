@@ -7,7 +7,6 @@ what code that isn't seeded draws depends on their number. So `explain()` says i
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from headrace._machine import usable_cores
 from headrace.records import EpochStats, Work
@@ -19,30 +18,15 @@ SENDING = 1.1
 MOSTLY_WAITING = 0.75
 # Samples that are on a core for a larger part of their time than this compute.
 COMPUTING = 0.5
+# More than four processes for each usable core, or 16 in all, as samples may wait, aren't worth trying.
+FEW, FOR_EACH_CORE = 16, 4
 # The parts of the time that workers are busy, and that the loop waits, from which on more of them would help.
 BUSY, STALLED = 0.7, 0.1
 
 
-class WorkersAdvice(NamedTuple):
-    """A number of worker processes to try, and why.
-
-    Attributes:
-        workers: a value of `num_workers`; 0: none.
-        reason: why, in words.
-    """
-
-    workers: int
-    reason: str
-
-
-def most_workers() -> int:
-    """The largest number of processes that is worth trying: four for each usable core, at least 16, as
-    samples may wait."""
-    return max(16, 4 * usable_cores())
-
-
-def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
-    """Another number of processes, or None if the present one seems right, or too little is known.
+def advise(work: Work, epoch: EpochStats, workers: int) -> tuple[int, str] | None:
+    """Another number of processes, 0 for none, and why; or None if the present one seems right, or too little
+    is known.
 
     Args:
         work: what the processes have done.
@@ -58,18 +42,18 @@ def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
     alone = min(1.0, share) * making if share > COMPUTING else making
     if waiting > SENDING * alone:
         sent = f"the loop waits {_time(waiting)} for it to be sent"
-        return WorkersAdvice(0, f"a batch takes {_time(alone)} to make, and {sent}")
+        return 0, (f"a batch takes {_time(alone)} to make, and {sent}")
     if work.queued is None:  # waiting for a core and for a disk look alike
         return None
     busy = making * later / (workers * (epoch.seconds - epoch.startup_seconds))
     needed = (work.on_core + work.queued) / work.seconds
-    most = min(most_workers(), math.ceil(usable_cores() / max(needed, 0.01)))
+    most = min(max(FEW, FOR_EACH_CORE * usable_cores()), math.ceil(usable_cores() / max(needed, 0.01)))
     if 1 - needed > MOSTLY_WAITING and busy > BUSY and epoch.stall_share > STALLED and most > workers:
         reason = (
             f"a batch takes {_time(making)} to make, {1 - needed:.0%} of it waiting for something other than"
             " a core, such as a disk or a network. headrace tune finds the best number"
         )
-        return WorkersAdvice(most, reason)
+        return most, reason
     return None
 
 

@@ -11,7 +11,7 @@ from operator import index as number_of
 from operator import length_hint
 from typing import Any
 
-from torch.utils.data import ConcatDataset, Dataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.engine.progress import NONE, ProgressCell
@@ -38,20 +38,8 @@ class Request:
     seeding: Seeding
     samples: int  # of the dataset; 0 if it isn't known
 
-    def seeds(self) -> Sequence[int | None]:
-        """One for each sample, or None for each if samples aren't seeded."""
-        if not self.seeding.by_sample:
-            return [None] * len(self.batch.indices)
-        return sample_seeds(self.seeding.key, self.batch, self.samples)
 
-    def own_generators(self) -> AbstractContextManager[None]:
-        """Within this, generators may be seeded: in the calling process they are then put back."""
-        if not self.seeding.by_sample or get_worker_info() is not None:
-            return nullcontext()
-        return generators_kept()
-
-
-class ErrorPolicyDataset(Dataset[Any]):
+class ErrorPolicyDataset:
     """A map-style dataset that is asked by `Request`, and gives batches as the user's collate function makes
     them: failing samples are named, skipped or replaced, and generators are seeded for each sample if the
     request says so. Each sample is asked for once.
@@ -71,20 +59,34 @@ class ErrorPolicyDataset(Dataset[Any]):
         source = source_of(dataset)
         self._leased = source is not None and source.leased
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, request: Request) -> Any:
-        """One sample that isn't to be batched."""
-        return self._make(request, batched=False)
-
-    def __getitems__(self, request: Request) -> Any:
-        """A batch; torch's loader prefers this to `__getitem__`."""
-        return self._make(request, batched=True)
-
     def takes_batches(self) -> bool:
         """Returns whether the dataset itself is asked for whole batches."""
         return self._whole is not None
+
+    def make(self, request: Request, *, batched: bool) -> Any:
+        """A batch, or one sample that isn't to be batched."""
+        indices = request.batch.listed()
+        whole = self._whole if batched else None
+        if not request.seeding.by_sample:
+            make = whole or self._plain
+            if self._leased:
+                with files_held(self.dataset, indices):
+                    samples = make(indices)
+            else:  # as nearly always; that context would take longer than to ask for it
+                samples = make(indices)
+            return self.collated(samples, None, batched=batched)
+        # In the calling process the generators are then put back.
+        with generators_kept() if get_worker_info() is None else nullcontext():
+            seeds = sample_seeds(request.seeding.key, request.batch, request.samples)
+            first = seeds[0] if seeds else None
+            with files_held(self.dataset, indices):
+                if whole is None:
+                    samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
+                else:
+                    if first is not None:
+                        seed_generators(first)
+                    samples = whole(indices)
+            return self.collated(samples, first, batched=batched)
 
     def sample(self, index: Any, seed: int | None) -> Any:
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises if `on_error` is "raise"."""
@@ -113,29 +115,6 @@ class ErrorPolicyDataset(Dataset[Any]):
         if not kept and failures:
             return BatchWithFailures(None, failures, empty=True)
         return BatchWithFailures(self.collate(kept if batched else kept[0]), failures)
-
-    def _make(self, request: Request, *, batched: bool) -> Any:
-        indices = request.batch.listed()
-        whole = self._whole if batched else None
-        if not request.seeding.by_sample:
-            make = whole or self._plain
-            if self._leased:
-                with files_held(self.dataset, indices):
-                    samples = make(indices)
-            else:  # as nearly always; that context would take longer than to ask for it
-                samples = make(indices)
-            return self.collated(samples, None, batched=batched)
-        with request.own_generators():
-            seeds = request.seeds()
-            first = seeds[0] if seeds else None
-            with files_held(self.dataset, indices):
-                if whole is None:
-                    samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
-                else:
-                    if first is not None:
-                        seed_generators(first)
-                    samples = whole(indices)
-            return self.collated(samples, first, batched=batched)
 
     def _plain(self, indices: list[Any]) -> list[Any]:
         """The samples, unseeded. `sample` gives the same, but takes longer than a small sample itself."""

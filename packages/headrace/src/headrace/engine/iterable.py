@@ -202,10 +202,10 @@ def _part_of_dataset(state: Any) -> Any:
 
 class IterableBatches:
     """The batches of an `IterableDataset`, taken as torch's loader takes them. A request with the key of
-    another epoch starts the dataset again.
+    another epoch starts the dataset again. Errors are raised, whatever `on_error` is: nobody knows what a
+    dataset that fails would have given next.
 
     Args:
-        on_error: not followed: nobody knows what a dataset that fails would have given next.
         states: states that the first epoch resumes from, by worker.
         kept: whether the dataset, as it is at the end of an epoch, is used for the next one.
     """
@@ -218,7 +218,6 @@ class IterableBatches:
         self,
         dataset: Any,
         collate: Callable[[Any], Any],
-        on_error: str,  # noqa: ARG002
         *,
         batch_size: int,
         drop_last: bool,
@@ -234,13 +233,11 @@ class IterableBatches:
         self._epoch: tuple[int, int] | None = None
         self._samples: Samples | None = None
 
-    def __getitem__(self, request: Request) -> Any:
-        """The next sample, converted; `EndOfStream` if there is none."""
+    def make(self, request: Request, *, batched: bool) -> Any:
+        """The next batch, or the next sample, converted; `EndOfStream` if there is none."""
+        if batched:
+            return self._next(request, self._batch_size, self._collated)
         return self._next(request, 1, lambda samples: self._collate(samples[0]))
-
-    def __getitems__(self, request: Request) -> Any:
-        """The next batch; `EndOfStream` if there is none."""
-        return self._next(request, self._batch_size, self._collated)
 
     def start(self, key: tuple[int, int]) -> None:
         """Starts the dataset for the epoch of `key`, unless that is done."""

@@ -13,7 +13,7 @@ import torch
 
 from headrace.order.batches import IndexBatch, index_number
 from headrace.order.permutation import MASK, key_of, mix_words
-from headrace.records import BatchKeys, SampleKey
+from headrace.records import BatchKeys
 
 
 class Seeding(NamedTuple):
@@ -48,11 +48,6 @@ def batch_keys(key: tuple[int, int], batch: IndexBatch, samples: int) -> BatchKe
             number = zlib.crc32(number.encode("utf-8", "surrogateescape"))
         numbers[i] = (number + samples if number < 0 else number) & MASK
     return BatchKeys(*key, numbers.astype(np.int64), batch.occurrences)
-
-
-def seed_of(key: SampleKey) -> int:
-    """The same for one sample, whose number is 0 or more."""
-    return key_of(*key)
 
 
 def seed_generators(seed: int) -> None:

@@ -163,7 +163,7 @@ class ThreadStream(PythonStream):
     def _make_whole(self, batch: _Batch) -> None:
         try:
             with self._meter.timed("python", len(batch.samples), threads=self._pool.limit):
-                batch.result = self._guarded.__getitems__(Request(batch.indices, UNSEEDED, 0))
+                batch.result = self._guarded.make(Request(batch.indices, UNSEEDED, 0), batched=True)
             self._pin(batch)
             batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for

@@ -6,9 +6,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, require
 from headrace.records import LoaderStats
 
 if TYPE_CHECKING:
@@ -150,16 +150,11 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
     """
 
     def __init__(self, loaders: Mapping[str, HasStats], port: int) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            raise ConfigError(
-                "Metrics need the package prometheus_client: pip install 'headrace[metrics]'."
-            ) from None
-        registry: Any = CollectorRegistry()
+        client = require("prometheus_client", "metrics")
+        registry = client.CollectorRegistry()
         registry.register(Collector(loaders))
         try:
-            self._server, self._thread = start_http_server(port, LOOPBACK, registry)
+            self._server, self._thread = client.start_http_server(port, LOOPBACK, registry)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port ({port}) can't be listened on: {error}. port=0 takes one that is free; one server"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.records import LoaderStats
 
@@ -13,14 +13,7 @@ OF_EPOCH = (
 )
 
 
-class ScalarWriter(Protocol):
-    """A `torch.utils.tensorboard.SummaryWriter`, or whatever takes scalars as it does."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None, /) -> Any:
-        """Writes one value."""
-
-
-def to_tensorboard(stats: LoaderStats, writer: ScalarWriter, step: int, *, tag: str = "headrace") -> None:
+def to_tensorboard(stats: LoaderStats, writer: Any, step: int, *, tag: str = "headrace") -> None:
     """Writes the figures of the epoch started last; nothing before the first.
 
     Args:

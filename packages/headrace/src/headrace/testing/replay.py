@@ -14,10 +14,10 @@ from torchvision.transforms import functional as F  # noqa: N812  (torchvision's
 
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.lower import draws_of, lower_pipeline, make_sample, read_sample
-from headrace.engine.seeding import generators_kept, seed_generators, seed_of
+from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
-from headrace.plan import Plan
+from headrace.order.permutation import key_of
 from headrace.plan.pointwise import look_up_levels
 from headrace.plan.segments import ErasingStep, NativeSegment, ValueSegment
 from headrace.records import BatchKeys, Draw, SampleKey
@@ -46,7 +46,10 @@ def draws(
         ConfigError: native code has no part in this loader, or the epoch's seed isn't known.
         ValueError: a crop of the pipeline is larger than this image.
     """
-    plan, native = _native_part(loader)
+    plan = loader.plan()
+    native = plan.find(NativeSegment)
+    if native is None:
+        raise ConfigError(f"Native code has no part in this loader, and draws nothing:\n{loader.explain()}")
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     image, _ = read_sample(native, index)
     drawn = draws_of(lower_pipeline(native, decoders=0), native.ops, key, image.width, image.height)
@@ -97,7 +100,7 @@ def _replay_python(loader: DataLoader[Any], index: int, epoch: int | None, occur
     whole = ErrorPolicyDataset(loader.dataset, loader.collate_fn, loader.on_error).takes_batches()
     seed = None
     if loader.seed is not None and not on_threads and not (whole and loader.batch_sampler is not None):
-        seed = seed_of(SampleKey(*loader.random_key(epoch), index, occurrence))
+        seed = key_of(*loader.random_key(epoch), index, occurrence)
     with _generators(seed):
         return loader.dataset[index]
 
@@ -157,12 +160,3 @@ def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> t
     one = BatchKeys(key.seed, key.epoch, np.array([key.sample]), np.array([key.occurrence]))
     top, left, height, width = draw_boxes(step.erase, one, step.number, rows, columns)[0].tolist()
     return top, left, height, width
-
-
-def _native_part(loader: DataLoader[Any]) -> tuple[Plan, NativeSegment]:
-    """The plan, and what native code does in it."""
-    plan = loader.plan()
-    native = plan.find(NativeSegment)
-    if native is None:
-        raise ConfigError(f"Native code has no part in this loader, and draws nothing:\n{loader.explain()}")
-    return plan, native

@@ -32,7 +32,7 @@ from headrace.order.epoch import StreamState, samples_before
 from headrace.records import DeferralCounts
 from headrace.sources.source import source_of
 
-Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
+Guard = Callable[[Any, Callable[[Any], Any]], ErrorPolicyDataset | IterableBatches]
 
 # A worker's end shows at once, except where a process that it forked holds its files: then by asking.
 WATCH_SECONDS = 1.0
@@ -96,8 +96,7 @@ class WorkerPool:
 
     Args:
         config: what the workers do; kept workers stay with that of their first epoch.
-        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
-            `IterableBatches`, if the dataset is an `IterableDataset`.
+        guard: makes what makes the batches of dataset and collate function, in the worker.
         seeding: of the first epoch; workers are seeded when they start.
         deaths: of workers of this loader; it outlives the pool.
         measured: called for each worker with how the samples of its first batch were made.
@@ -443,7 +442,6 @@ class WorkerPool:
                 end=theirs,
                 others=[*others, channel] if forked else (),
                 parts=self._members.parts,
-                on_error=self.config.on_error,
                 progress=self.progress,
                 deferred=self.config.deferred,
                 spare=spare,

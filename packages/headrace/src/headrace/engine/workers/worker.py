@@ -109,7 +109,6 @@ class WorkerStart:
     end: socket.socket  # of the connection
     others: Sequence[Channel]  # what a forked process has open of its parent's, and must not keep
     parts: Any  # dataset, collate_fn, worker_init_fn and the guard, by fork; else what loads them
-    on_error: str
     progress: Progress
     deferred: bool  # whether images are deferred, and torchvision's transforms record what they do
     spare: Sequence[Segment]  # memory for batches, which a forked process has, too
@@ -207,7 +206,7 @@ class _Worker:
         if torch.Tensor in functions and not _torch_compat.default_collation_changed():
             functions[torch.Tensor] = stacking(functions[torch.Tensor], batch_memory)
         share_batches(self._outbox.take)
-        guarded = guard(dataset, collate, start.on_error)
+        guarded = guard(dataset, collate)
         guarded.progress = self._cell
         if start.stream is not None:
             assert isinstance(guarded, IterableBatches)
@@ -284,8 +283,7 @@ class _Worker:
         assert guarded is not None
         self._show_seed(request.request.seeding.base, guarded.dataset)
         guarded.quarantined = request.quarantined
-        make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
-        return make(request.request)
+        return guarded.make(request.request, batched=request.batched)
 
     def _failure(self, error: Exception) -> WorkerFailure:
         cause = error
