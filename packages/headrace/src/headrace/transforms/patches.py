@@ -57,20 +57,23 @@ class Function:
     def foreign(self) -> Any:
         """Returns the first function or class in its place that is neither the library's own nor Headrace's,
         which stands for it, or None."""
-        parts = _parts(self.found())
-        return next((part for part in parts if part is not None and not self._is_own(part)), None)
+        for part in _parts(self.found()):
+            if part is not None and not self._is_own(part):
+                return part
+        return None
 
     def _is_own(self, part: Any) -> bool:
-        if isinstance(part, type):
-            return _is_in(part.__module__, "headrace") or _is_in(part.__module__, self.module)
-        if not isinstance(part, FunctionType):
+        if not isinstance(part, (type, FunctionType)):
             return False
         # functools.wraps copies __module__ and __qualname__ from the function that is wrapped.
-        place = part.__globals__.get("__name__")
+        place = part.__module__ if isinstance(part, type) else part.__globals__.get("__name__")
+        if not _is_in(place, self.module):
+            return _is_in(place, "headrace")
+        if isinstance(part, type) or not self.named:
+            return True
         prefix = f"{self.owner.__qualname__}." if isinstance(self.owner, type) else ""
         name = getattr(part.__code__, "co_qualname", prefix + part.__code__.co_name)
-        has_name = not self.named or name == f"{prefix}{self.key}"
-        return _is_in(place, "headrace") or (_is_in(place, self.module) and has_name)
+        return bool(name == f"{prefix}{self.key}")
 
 
 Patched = list[tuple[Function, Any]]
