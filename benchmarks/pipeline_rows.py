@@ -366,12 +366,12 @@ def _crop_and_flip(A: Any) -> list[Any]:  # noqa: N803  (its own name for it)
 
 def _resize_and_turn(A: Any) -> list[Any]:  # noqa: N803
     flips = [A.HorizontalFlip(), A.VerticalFlip()]
-    return [A.Resize(224, 224), *flips, A.Rotate(30, p=0.5), A.RandomBrightnessContrast(p=0.5)]
+    return [A.Resize(224, 224), *flips, A.Rotate((-30, 30), p=0.5), A.RandomBrightnessContrast(p=0.5)]
 
 
 def _crop_and_change(A: Any) -> list[Any]:  # noqa: N803
-    changes = [A.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), A.GaussianBlur(p=0.3), A.CoarseDropout(p=0.5)]
-    return [*_crop_and_flip(A), *changes]
+    jitter = A.ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=0.8)
+    return [*_crop_and_flip(A), jitter, A.GaussianBlur(p=0.3), A.CoarseDropout(p=0.5)]
 
 
 def _read_gray(path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,16 +17,21 @@ from albumentations.pytorch import ToTensorV2
 from torch.utils import data
 
 END = [A.Normalize(), ToTensorV2()]
+# Some arguments have other names in AlbumentationsX.
+IS_X = "angle_range" in inspect.signature(A.Rotate).parameters
+TURNED: dict[str, Any] = {"angle_range": (-30, 30)} if IS_X else {"limit": 30}
+BLURRED: dict[str, Any] = {"blur_range": (3, 5)} if IS_X else {"blur_limit": 5}
+
 # Pipelines as they are written in public training scripts.
 PIPELINES: dict[str, list[Any]] = {
     "crop": [A.RandomResizedCrop(size=(64, 64)), A.HorizontalFlip(p=0.5), *END],
     "resize and jitter": [
-        *(A.Resize(72, 72), A.HorizontalFlip(p=0.5), A.VerticalFlip(p=0.5), A.Rotate(limit=30, p=0.8)),
+        *(A.Resize(72, 72), A.HorizontalFlip(p=0.5), A.VerticalFlip(p=0.5), A.Rotate(**TURNED, p=0.8)),
         *(A.RandomBrightnessContrast(p=0.8), A.RandomGamma(p=0.5), *END),
     ],
     "one of blurs": [
         A.Resize(64, 64),
-        A.OneOf([A.GaussianBlur(), A.MedianBlur(blur_limit=5), A.MotionBlur(), A.Blur()], p=0.8),
+        A.OneOf([A.GaussianBlur(), A.MedianBlur(**BLURRED), A.MotionBlur(), A.Blur()], p=0.8),
         *END,
     ],
     "shifts": [

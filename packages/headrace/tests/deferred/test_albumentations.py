@@ -26,6 +26,7 @@ cv2 = pytest.importorskip("cv2", reason="OpenCV isn't installed")
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it asks PyPI otherwise
 albumentations = pytest.importorskip("albumentations", reason="albumentations isn't installed")
 opencv = importlib.import_module("headrace.deferred.opencv")
+from support.opencv_datasets import IS_X  # noqa: E402  (which imports them)
 
 COUNT = 24
 NAMES = ("crop", "resize and jitter", "one of blurs", "shifts", "letterbox")
@@ -62,6 +63,11 @@ def test_batches_are_those_of_torchs_loader(files: Any, pipeline: str, pairs: bo
     assert same(ours, theirs)
 
 
+def named(**ranges: tuple[float, float]) -> dict[str, Any]:
+    """Arguments of `ColorJitter`."""
+    return {f"{name}_range" if IS_X else name: each for name, each in ranges.items()}
+
+
 # By name: arguments. Each stays late, whatever it draws.
 LATE: dict[str, tuple[dict[str, Any], ...]] = {
     "RandomResizedCrop": ({"size": (50, 40)},),
@@ -76,8 +82,13 @@ LATE: dict[str, tuple[dict[str, Any], ...]] = {
     "Perspective": ({}, {"border_mode": 4, "keep_size": False}),
     **dict.fromkeys(("RandomBrightnessContrast", "HueSaturationValue", "RandomGamma", "ToGray"), ({},)),
     **dict.fromkeys(("InvertImg", "Solarize", "Posterize", "RGBShift", "Normalize"), ({},)),
-    "ColorJitter": ({}, {"contrast": (0.2, 3), "saturation": (0.2, 3), "hue": 0.5}, {"saturation": (0, 0)}),
-    "GaussianBlur": ({}, {"blur_limit": (3, 7), "sigma_limit": (0.3, 5)}),
+    "ColorJitter": (
+        {},
+        named(contrast=(0.2, 3), saturation=(0.2, 3), hue=(-0.5, 0.5)),
+        named(saturation=(0, 0)),
+        named(brightness=(1, 1), hue=(0, 0)),
+    ),
+    "GaussianBlur": ({}, {"blur_range": (3, 7)} if IS_X else {"blur_limit": (3, 7), "sigma_limit": (0.3, 5)}),
     "CoarseDropout": ({}, {"num_holes_range": (20, 30), "fill": (1, 2, 3)}),
 }
 
@@ -106,6 +117,30 @@ def test_each_transform_is_recorded_and_gives_its_own_pixels(name: str) -> None:
 
 
 @pytest.mark.usefixtures("recording")
+def test_gray_images_and_masks_are_recorded() -> None:
+    file = np.frombuffer(jpeg(np.random.default_rng(0), "4:2:0", 120, 100), np.uint8)
+    names = (
+        "RandomResizedCrop",
+        "HorizontalFlip",
+        "Rotate",
+        "Transpose",
+        "RandomBrightnessContrast",
+        "CoarseDropout",
+    )
+    steps = [getattr(albumentations, name)(**LATE[name][0], p=0.8) for name in names]
+    end = [albumentations.Normalize(mean=(0.5,), std=(0.2,)), albumentations.ToTensorV2()]
+    pipeline = albumentations.Compose([*steps, *end])
+    for seed in range(8):
+        late, other = (cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) for _ in range(2))
+        mask = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE)
+        pipeline.set_random_seed(seed)
+        ours = pipeline(image=late, mask=mask)
+        assert all(memory.state(ours[name].data_ptr()) == memory.UNTOUCHED for name in ("image", "mask"))
+        pipeline.set_random_seed(seed)
+        assert same(ours, pipeline(image=other.copy(), mask=other.copy()))
+
+
+@pytest.mark.usefixtures("recording")
 def test_functions_that_change_their_image_still_do() -> None:
     albucore = importlib.import_module("albucore")
     table = np.arange(255, -1, -1, dtype=np.uint8)
@@ -117,6 +152,7 @@ def test_functions_that_change_their_image_still_do() -> None:
         assert np.array_equal(late, 255 - pixels if inplace else pixels)
 
 
+@pytest.mark.skipif(IS_X, reason="those of AlbumentationsX are copies")
 @pytest.mark.usefixtures("recording")
 def test_quarter_turns_are_views() -> None:
     functional = importlib.import_module("albumentations.augmentations.geometric.functional")
@@ -132,19 +168,28 @@ def test_what_is_recorded_follows_the_order_of_an_arrays_channels() -> None:
     dropout = importlib.import_module("albumentations.augmentations.dropout.functional")
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     holes = np.array([[3, 4, 9, 20], [0, 0, 0, 0], [29, 1, 30, 2]])
+    factors, flat = (0.0, 0.3, 1.0, 1.7), pixels[..., 0]
+    if IS_X:
+        flat = flat[..., None]  # which it wants
+        jitter = functional.apply_brightness_contrast_torchvision
+        contrasts: list[Any] = [
+            (jitter, *each) for each in itertools.product(factors, factors, (False, True))
+        ]
+    else:
+        contrasts = [(functional.adjust_contrast_torchvision, factor) for factor in factors]
     calls: list[Any] = [
-        *((functional.adjust_contrast_torchvision, factor) for factor in (0, 0.3, 1, 1.7)),
-        *((functional.adjust_saturation_torchvision, factor) for factor in (0, 0.3, 1, 1.7)),
+        *contrasts,
+        *((functional.adjust_saturation_torchvision, factor) for factor in factors),
         *((functional.adjust_hue_torchvision, factor) for factor in (-0.2, 0, 0.3)),
         *((dropout.cutout, holes, fill, None) for fill in (7, (1, 2, 3), [9, 8, 7])),
         (dropout.cutout, np.array([[-5, 4, 9, 20]]), 7, None),
     ]
     for function, *arguments in calls:
         late = cv2.imdecode(cv2.imencode(".png", pixels)[1], cv2.IMREAD_COLOR)
-        gray = cv2.imdecode(cv2.imencode(".png", pixels[..., 0])[1], cv2.IMREAD_GRAYSCALE)
+        gray = cv2.imdecode(cv2.imencode(".png", flat)[1], cv2.IMREAD_GRAYSCALE).reshape(flat.shape)
         assert np.array_equal(function(late, *arguments), function.__wrapped__(pixels.copy(), *arguments))
         if arguments[1:2] not in ([(1, 2, 3)], [[9, 8, 7]]):
-            plain = function.__wrapped__(pixels[..., 0].copy(), *arguments)
+            plain = function.__wrapped__(flat.copy(), *arguments)
             assert np.array_equal(function(gray, *arguments), plain)
 
 

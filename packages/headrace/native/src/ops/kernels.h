@@ -137,8 +137,8 @@ void mix(const ImageView* images, const float* weights, int count, const ImageVi
 
 void opencv_grayscale(const ImageView& image);
 double opencv_mean(const ImageView& image);  // of its luma
-// addWeighted of the image and its luma. factor: of the image, at most 1e6.
-void opencv_saturation(const ImageView& image, double factor);
+// addWeighted of the image and its luma, or NumKong's blend. factor: of the image, at most 1e6.
+void opencv_saturation(const ImageView& image, double factor, bool numkong);
 void opencv_to_hsv(const ImageView& image);
 // vector: how many pixels of a row OpenCV computes together, which depends on the processor. It
 // rounds those that are left at the end otherwise.

@@ -81,7 +81,7 @@ struct Loops {
   // over a level and 30 over a range of levels.
   void (*opencv_luma)(uint8_t* row, int width);
   uint64_t (*opencv_sum_luma)(const uint8_t* row, int width);
-  void (*opencv_blend_luma)(uint8_t* row, int width, float factor, float rest);
+  void (*opencv_blend_luma)(uint8_t* row, int width, float factor, float rest, bool numkong);
   void (*opencv_to_hsv)(uint8_t* row, int width, const int32_t saturations[256],
                         const int32_t hues[256]);
   void (*opencv_from_hsv)(uint8_t* row, int width, bool rounded);

@@ -111,25 +111,35 @@ Code warp(const double* p, const double* v, Canvas* canvas) {
                         });
 }
 
-// v: the factor. albumentations' adjust_contrast_torchvision: in float32, truncated.
+// v: the factors of contrast and of brightness, and 1 if brightness comes first. In float32,
+// truncated: albumentations' adjust_contrast_torchvision for a brightness of 1, or otherwise
+// AlbumentationsX's apply_brightness_contrast_torchvision.
 Code contrast(const double*, const double* v, Canvas* canvas) {
-  if (!between(v[0], -kLargest, kLargest)) return Code::kUnsupported;
-  const auto factor = static_cast<float>(v[0]);
-  const auto offset = static_cast<float>(ops::opencv_mean(canvas->image()) * (1 - v[0]));
+  if (!between(v[0], -kLargest, kLargest) || !between(v[1], 0, kLargest)) return Code::kUnsupported;
+  const auto factor = static_cast<float>(v[0]), brightness = static_cast<float>(v[1]);
+  const bool brighter_first = v[2] != 0;
+  double mean = ops::opencv_mean(canvas->image());
+  if (v[1] != 1) mean = std::min(mean / 255 * (brighter_first ? v[1] : 1), 1.0) * 255;
+  const auto offset = static_cast<float>(mean * (1 - v[0]));
+  const auto clamped = [](float value) { return std::clamp(value, 0.0f, 255.0f); };
   ops::LevelTable* const table = canvas->levels();
   for (auto& channel : table->level) {
     for (int i = 0; i < 256; ++i) {
-      const float value = static_cast<float>(i) * factor + offset;
-      channel[i] = static_cast<uint8_t>(std::clamp(value, 0.0f, 255.0f));
+      auto value = static_cast<float>(i);
+      if (brighter_first) value = clamped(value * brightness);
+      value = clamped(value * factor + offset);
+      if (!brighter_first) value = clamped(std::floor(value) * brightness);
+      channel[i] = static_cast<uint8_t>(value);
     }
   }
   return Code::kOk;
 }
 
-// v: the factor. albumentations' adjust_saturation_torchvision, which is OpenCV's addWeighted.
-Code saturation(const double*, const double* v, Canvas* canvas) {
+// p: 1 for NumKong's arithmetic rather than OpenCV's. v: the factor. adjust_saturation_torchvision
+// of albumentations, which is addWeighted, or of AlbumentationsX, which is blend.
+Code saturation(const double* p, const double* v, Canvas* canvas) {
   if (!between(v[0], -kLargest, kLargest)) return Code::kUnsupported;
-  ops::opencv_saturation(canvas->image(), v[0]);
+  ops::opencv_saturation(canvas->image(), v[0], p[0] != 0);
   return Code::kOk;
 }
 

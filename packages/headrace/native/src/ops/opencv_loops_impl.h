@@ -16,11 +16,13 @@ uint64_t opencv_sum_luma(const uint8_t* row, int width) {
   return sum_pixels(row, width, [](Ints p) { return opencv_luma_of(p); });
 }
 
-void opencv_blend_luma(uint8_t* row, int width, float factor, float rest) {
+void opencv_blend_luma(uint8_t* row, int width, float factor, float rest, bool numkong) {
   for_each_pixel(row, width, [=](Ints p) {
-    const Floats gray = to_float(opencv_luma_of(p)) * rest;
+    const Floats gray = to_float(opencv_luma_of(p));
     const auto blended = [=](Ints level) {
-      const Ints sum = rounded_to_even(fused(to_float(level), all(factor), gray));
+      const Floats value = to_float(level);
+      const Ints sum = rounded_to_even(numkong ? fused(gray, all(rest), value * factor)
+                                               : fused(value, all(factor), gray * rest));
       return smaller(larger(sum, Ints{}), Ints{} + 255);
     };
     return pixel_of(blended(red(p)), blended(green(p)), blended(blue(p)));

@@ -132,10 +132,10 @@ double opencv_mean(const ImageView& image) {
   return static_cast<double>(sum) / (static_cast<double>(image.width) * image.height);
 }
 
-void opencv_saturation(const ImageView& image, double factor) {
+void opencv_saturation(const ImageView& image, double factor, bool numkong) {
   for (int y = 0; y < image.height; ++y)
     active_loops().opencv_blend_luma(image.row(y), image.width, static_cast<float>(factor),
-                                     static_cast<float>(1 - factor));
+                                     static_cast<float>(1 - factor), numkong);
 }
 
 void opencv_to_hsv(const ImageView& image) {

@@ -19,7 +19,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import cv2
@@ -62,6 +62,7 @@ _records = STEPS.copy()  # and those of other libraries' functions
 _ours: dict[str, Function] = {}
 # By function and OpenCV's settings: whether it differs, and its variant.
 _verdicts: dict[tuple[str, Any], tuple[bool, int | None]] = {}
+_needed: dict[str, str] = {}  # by a library's function, that of OpenCV whose variant it has
 _comparing = threading.RLock()
 _within: list[str] = []  # the function that is compared, by who holds the lock
 
@@ -168,11 +169,12 @@ def seen(x: Any) -> Recipe | None:
     if type(x) is not np.ndarray or x.dtype != np.uint8:
         return None
     recipe = recipe_of(x)
-    if recipe is None or recipe.store.values is not None:
+    if recipe is None or recipe.store.values is not None or recipe.axes == "CHW":
         return None
     if not recipe.store.rows_of_pixels:
         recipe = recipe._replace(store=laid_out(recipe.store, rows_of_pixels=True))
-    return recipe if recipe.axes == ("HWC" if recipe.store.channels == 3 else "HW") else None
+    axes = "HWC" if recipe.store.channels == 3 else "HW"
+    return recipe if recipe.axes == axes else recipe._replace(axes=axes)
 
 
 def recording(original: Function, *, name: str, record: Callable[..., Recipe | None]) -> Function:
@@ -188,7 +190,7 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
                 made = record(recipe, *args[1:], **given)
             except Exception:  # which OpenCV says in its own way
                 made = None
-            array = None if made is None else made.array()
+            array = None if made is None else _like(original, src, made).array()
             if array is not None:
                 return array
             unclaim(src)
@@ -197,15 +199,24 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
     return recorded
 
 
+def _like(original: Function, src: Any, made: Recipe) -> Recipe:
+    """The recipe of what a function makes of `src`, with an axis for a single channel if `src` has one, which
+    only OpenCV's own functions drop."""
+    keeps = isinstance(original, FunctionType) and src.ndim == 3
+    return made._replace(axes="HWC") if keeps else made
+
+
 def by_levels(original: Function) -> Function:
     """`original`, a function of an image that treats every level of a channel by itself, recorded by what it
     makes of all levels."""
     place = {"LUT": 2, "convertScaleAbs": 1}.get(original.__name__)  # of OpenCV's array for the result
 
     @functools.lru_cache(maxsize=MAX_TABLES)
-    def values_of(color: bool, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
+    def values_of(
+        channels: tuple[int, ...], args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
+    ) -> Any:
         given = [_thawed(each) for each in args], {name: _thawed(value) for name, value in kwargs}
-        wide, narrow = (each if color else each[..., 0] for each in (LEVELS, NARROW))
+        wide, narrow = (each[..., : channels[0]] if channels else each[..., 0] for each in (LEVELS, NARROW))
         pixels = wide.copy()
         try:
             values = original(pixels, *given[0], **given[1])
@@ -213,13 +224,14 @@ def by_levels(original: Function) -> Function:
             return None
         if np.shares_memory(values, pixels) or not np.array_equal(pixels, wide):
             return None  # it changes its image, or gives that back
-        values = values.reshape(256, -1)
+        levels = values.reshape(256, -1)
         # What OpenCV computes in vectors may be rounded otherwise than what is left at the end of a row.
         same = original is not _originals["convertScaleAbs"] or np.array_equal(
-            values, original(narrow, *given[0], **given[1]).reshape(256, -1)
+            levels, original(narrow, *given[0], **given[1]).reshape(256, -1)
         )
-        fits = same and values.shape[1] == (3 if color else 1)
-        return (values, values.tobytes()) if fits else None  # whose hash is computed once
+        fits = same and levels.shape[1:] == (channels or (1,))
+        axes = ("HW", "HWC")[values.ndim - 2]
+        return (axes, levels, levels.tobytes()) if fits else None  # whose hash is computed once
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -227,12 +239,12 @@ def by_levels(original: Function) -> Function:
         usual = args and all(each is None for each in (*results, kwargs.get("dst")))
         recipe = seen(args[0]) if usual and _are_of_levels((*args[1:], *kwargs.values())) else None
         # NumPy keeps the order of axes in memory, OpenCV doesn't.
-        if recipe is not None and (place is not None or abs(args[0].strides[-1]) == 1):
+        if recipe is not None and (place is not None or recipe.axes == "HW" or abs(args[0].strides[-1]) == 1):
             fixed = (
                 tuple(map(_frozen, args[1:])),
                 tuple((name, _frozen(each)) for name, each in kwargs.items()),
             )
-            values = values_of(recipe.axes == "HWC", *fixed)
+            values = values_of(args[0].shape[2:], *fixed)
             made = None if values is None else _with_values(recipe, *values)
             array = None if made is None else made.array()
             if array is not None:
@@ -266,13 +278,13 @@ def _are_of_levels(arguments: tuple[Any, ...]) -> bool:
     )
 
 
-def _with_values(recipe: Recipe, values: Any, data: bytes) -> Recipe | None:
-    """The recipe with a table [256, channels], and its bytes, for the array's levels."""
+def _with_values(recipe: Recipe, axes: str, values: Any, data: bytes) -> Recipe | None:
+    """The recipe with a table [256, channels], and its bytes, for the array's levels, and other axes."""
     if values.dtype == np.uint8:
-        return steps.looked_up(recipe, values)
+        return steps.looked_up(recipe._replace(axes=axes), values)
     if values.dtype != np.float32:
         return None
-    return recipe._replace(store=_store(recipe.store, data, values.shape[1]))
+    return recipe._replace(store=_store(recipe.store, data, values.shape[1]), axes=axes)
 
 
 @functools.lru_cache(maxsize=MAX_TABLES)
@@ -313,6 +325,9 @@ def _differs(name: str) -> bool:
     """Returns whether a function gives other values than native code, with OpenCV's current settings."""
     if name not in _CALLS:  # OpenCV has no part in it
         return False
+    needed = _needed.get(name)
+    if needed is not None and _differs(needed):
+        return True
     key = name, _settings()
     verdict = _verdicts.get(key)
     if verdict is None:
@@ -435,16 +450,27 @@ _CALLS: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-def compare(name: str, original: Function, record: Callable[..., Recipe | None], calls: list[Any]) -> None:
-    """From now on a function of another library is compared, too, by calls with further arguments."""
+def compare(
+    name: str,
+    original: Function,
+    record: Callable[..., Recipe | None],
+    calls: list[Any],
+    needed: str | None = None,
+) -> None:
+    """From now on a function of another library is compared, too, by calls with further arguments, after the
+    one of OpenCV whose variant it has."""
     _originals[name], _records[name], _CALLS[name] = original, record, calls
+    if needed is not None:
+        _needed[name] = needed
 
 
 def _same(name: str, call: tuple[Any, ...], image: Any, recipe: Recipe) -> bool:
     """Returns whether a call gives the same pixels by native code, if that does it at all."""
-    made = _records[name](recipe, *call)
-    ours = None if made is None else made.array()
-    return ours is None or np.array_equal(ours, _originals[name](image, *call))
+    original, made = _originals[name], _records[name](recipe, *call)
+    if isinstance(original, FunctionType):
+        image = np.atleast_3d(image)  # as AlbumentationsX wants it
+    ours = None if made is None else _like(original, image, made).array()
+    return ours is None or np.array_equal(ours, original(image, *call))
 
 
 def _recipe_of(image: Any) -> Recipe:

@@ -51,16 +51,26 @@ TURN = RandomRotation((0.0, 360.0), 0, True, None, (0, 0, 0))
 SWAP = (ChannelPermutation(), (2.0, 1.0, 0.0))
 
 
-# What depends on the installed OpenCV, the processor and settings: the version whose warps are computed, and
-# the pixels that are converted from HSV together.
-VARIANTS = {"warpAffine": (4, 5), "warpPerspective": (4, 5), "cvtColor": (16, 32, 64)}
+# What depends on the installed libraries, the processor and settings: the version whose warps are computed,
+# the pixels that are converted from HSV together, and whether NumKong rather than OpenCV blends with gray.
+VARIANTS = {
+    "warpAffine": (4, 5),
+    "warpPerspective": (4, 5),
+    "cvtColor": (16, 32, 64),
+    "adjust_saturation_torchvision": (0, 1),
+}
 _VERSION = int(cv2.__version__.split(".")[0])
 
 
 class Variant(threading.local):
     """The variants that a thread records with, by the names of functions."""
 
-    of: Mapping[str, int] = {"warpAffine": _VERSION, "warpPerspective": _VERSION, "cvtColor": 32}
+    of: Mapping[str, int] = {
+        "warpAffine": _VERSION,
+        "warpPerspective": _VERSION,
+        "cvtColor": 32,
+        "adjust_saturation_torchvision": 0,
+    }
 
 
 variant = Variant()

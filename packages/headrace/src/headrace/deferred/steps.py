@@ -183,16 +183,23 @@ class OpencvWarp(OpencvOp):
 
 @dataclass(frozen=True)
 class OpencvContrast(OpencvOp):
-    """albumentations' `adjust_contrast_torchvision`; the draw is its factor."""
+    """albumentations' `adjust_contrast_torchvision` or `apply_brightness_contrast_torchvision`; the draws are
+    the factors of contrast and brightness, and 1 if brightness comes first."""
 
     native = "opencv_contrast"
 
 
 @dataclass(frozen=True)
 class OpencvSaturation(OpencvOp):
-    """albumentations' `adjust_saturation_torchvision`; the draw is its factor."""
+    """albumentations' `adjust_saturation_torchvision`; the draw is its factor. With `numkong` it is that of
+    AlbumentationsX, on images whose number of values is a multiple of 8."""
+
+    numkong: bool
 
     native = "opencv_saturation"
+
+    def params(self) -> tuple[float, ...]:
+        return (self.numkong,)
 
 
 @dataclass(frozen=True)
