@@ -58,7 +58,7 @@ MODES = {
 FEWEST_PIXELS = 48 * 48
 TIMES_FEWEST = {JpegImageFile: 1, PngImageFile: 4, WebPImageFile: 4}
 # Files of as many gain from it even if nothing but decoding is done natively.
-LARGE_PIXELS = {JpegImageFile: 224 * 224, PngImageFile: 96 * 96, WebPImageFile: 96 * 96}
+LARGE_PIXELS = {JpegImageFile: 224 * 224, PngImageFile: 96 * 96, WebPImageFile: 512 * 512}
 _TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 

@@ -16,7 +16,6 @@ from torch.utils.data import ConcatDataset, Subset, get_worker_info
 from headrace._torch_compat import pin_memory
 from headrace.engine.progress import NONE, ProgressCell
 from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
-from headrace.engine.slots import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
@@ -27,6 +26,7 @@ from headrace.sources.source import samples_of, source_of
 MAX_REPLACEMENTS = 16
 STOPPED = "{} raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
+NOTHING = nullcontext()
 UNWRITTEN_SIGN = "requested and 0 written"  # in the message of NumPy's error
 
 
@@ -68,12 +68,8 @@ class ErrorPolicyDataset:
         indices = request.batch.listed()
         whole = self._whole if batched else None
         if not request.seeding.by_sample:
-            make = whole or self._plain
-            if self._leased:
-                with files_held(self.dataset, indices):
-                    samples = make(indices)
-            else:  # as nearly always; that context would take longer than to ask for it
-                samples = make(indices)
+            with files_held(self.dataset, indices) if self._leased else NOTHING:
+                samples = (whole or self._plain)(indices)
             return self.collated(samples, None, batched=batched)
         # In the calling process the generators are then put back.
         with generators_kept() if get_worker_info() is None else nullcontext():
@@ -104,10 +100,6 @@ class ErrorPolicyDataset:
         """A batch of what `sample` gave."""
         if seed is not None:
             seed_generators(seed)
-        with collation:
-            return self._collated(samples, batched=batched)
-
-    def _collated(self, samples: Any, *, batched: bool) -> Any:
         if self.on_error == "raise":
             return self.collate(samples if batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))

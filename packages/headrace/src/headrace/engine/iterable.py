@@ -15,7 +15,6 @@ from torch.utils.data import get_worker_info
 from headrace._torch_compat import pin_memory
 from headrace.engine.error_policy import STOPPED, Request
 from headrace.engine.progress import ProgressCell
-from headrace.engine.slots import collation
 from headrace.errors import ConfigError
 from headrace.order.epoch import SAMPLES, Place, StreamState, samples_before
 
@@ -236,7 +235,7 @@ class IterableBatches:
     def make(self, request: Request, *, batched: bool) -> Any:
         """The next batch, or the next sample, converted; `EndOfStream` if there is none."""
         if batched:
-            return self._next(request, self._batch_size, self._collated)
+            return self._next(request, self._batch_size, self._collate)
         return self._next(request, 1, lambda samples: self._collate(samples[0]))
 
     def start(self, key: tuple[int, int]) -> None:
@@ -266,10 +265,6 @@ class IterableBatches:
                 self.resume(end)
             return EndOfStream(_worker(), end)
         return ResumableBatch(convert(taken), _worker(), samples.state())
-
-    def _collated(self, samples: list[Any]) -> Any:
-        with collation:
-            return self._collate(samples)
 
 
 def _worker() -> int:

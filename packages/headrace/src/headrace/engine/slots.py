@@ -147,35 +147,30 @@ class LargeTensors:
         return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
 
 
-class _Collation:
-    """Within this the calling thread collates a batch. A generator as the context manager would take longer
-    than to collate a batch of a few numbers."""
-
-    def __enter__(self) -> None:
-        _thread.collates = True
-
-    def __exit__(self, *_: object) -> None:
-        _thread.collates = False
+_thread = threading.local()  # its `take` gives memory that is sent, while a worker collates
 
 
-collation = _Collation()
-_thread = threading.local()
-_take_shared: Callable[[int], npt.NDArray[np.uint8] | None] | None = None
+def shares_batches(
+    collate: Callable[[Any], Any], take: Callable[[int], npt.NDArray[np.uint8] | None]
+) -> Callable[[Any], Any]:
+    """Makes a function that does what `collate` does, in a worker, in memory of `take`, which gives uint8
+    [nbytes], or None if there is none for so many bytes."""
 
+    def collate_shared(samples: Any) -> Any:
+        _thread.take = take
+        try:
+            return collate(samples)
+        finally:
+            del _thread.take
 
-def share_batches(take: Callable[[int], npt.NDArray[np.uint8] | None]) -> None:
-    """From now on this process, a worker, collates batches in memory of `take`, which gives uint8 [nbytes],
-    or None if there is none for so many bytes."""
-    global _take_shared
-    _take_shared = take
+    return collate_shared
 
 
 def batch_memory(nbytes: int) -> torch.Tensor:
     """Memory for a tensor: uint8 [nbytes]. While a worker collates, it is sent without a copy; elsewhere it
     is ordinary memory, as each part of a batch takes an open file."""
-    taken = None
-    if _take_shared is not None and getattr(_thread, "collates", False):
-        taken = _take_shared(nbytes)
+    take = getattr(_thread, "take", None)
+    taken = None if take is None else take(nbytes)
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu") if taken is None else torch.from_numpy(taken)
 
 

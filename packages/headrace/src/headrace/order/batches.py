@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,14 +56,13 @@ class OrderedBatches:
         """The batches from the start on."""
         key = start.draw_order()
         batch = self.shard.batch_size
-        size = self.order.size
-        samples = math.inf if size is None else self.shard.samples(size, start.position)
         first, count = 0, max(1, CHUNK // batch) * batch
-        while first < samples:
-            positions = self.shard.positions(size, start.position, first, count)
+        while len(positions := self.shard.positions(self.order.size, start.position, first, count)):
             indices, occurrences = self.order.at(positions, *key)
             for i in range(0, len(indices), batch):
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
+            if len(positions) < count:
+                return
             first += count
 
     def reached(self, start: int, batches: int) -> int:

@@ -238,7 +238,7 @@ class Plan:
         """The user's functions of labels and samples; an empty segment if there are none."""
         return self.find(CollateSegment) or CollateSegment()
 
-    @property
+    @cached_property
     def runs_python(self) -> bool:
         """True if samples are made by the dataset's own code, in workers."""
         return isinstance(self.samples, DatasetSegment)

@@ -29,7 +29,7 @@ from headrace.engine.error_policy import (
 from headrace.engine.iterable import EndOfStream, IterableBatches
 from headrace.engine.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.seeding import Seeding, seed_worker
-from headrace.engine.slots import batch_memory, share_batches, stacking
+from headrace.engine.slots import batch_memory, shares_batches, stacking
 from headrace.engine.workers.transport import Channel, Message, Outbox, Segment
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
@@ -205,8 +205,7 @@ class _Worker:
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions and not _torch_compat.default_collation_changed():
             functions[torch.Tensor] = stacking(functions[torch.Tensor], batch_memory)
-        share_batches(self._outbox.take)
-        guarded = guard(dataset, collate)
+        guarded = guard(dataset, shares_batches(collate, self._outbox.take))
         guarded.progress = self._cell
         if start.stream is not None:
             assert isinstance(guarded, IterableBatches)
