@@ -21,14 +21,7 @@ TORCHCODECS_IMAGES = "torchcodec.decoders._image_decoders"
 
 
 def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
-    """Sets what `torch.utils.data.get_worker_info()` returns in this process from now on.
-
-    Args:
-        worker: number of this worker, 0 or more.
-        workers: how many there are.
-        seed: of this worker.
-        dataset: the user's.
-    """
+    """Sets what `torch.utils.data.get_worker_info()` returns in this process from now on."""
     fields = {"id": worker, "num_workers": workers, "seed": seed, "dataset": dataset}
     info: Any = types.SimpleNamespace(**fields)
     public: Any = torch.utils.data
@@ -196,13 +189,9 @@ def replace_attribute(owner: Any, name: str, value: Any) -> PutBack:
 
 
 class Replacement:
-    """A function in place of one of torch's, and equal to it: a table of functions, of the program's or of
-    torch's, that has one has the other. It is copied and pickled as torch's own, which is called
-    instead if a `TorchFunctionMode` is to see it.
-
-    Args:
-        original: torch's function, or method of tensors.
-        function: called with the original before the arguments.
+    """A function in place of one of torch's, which it gets before the arguments, and equal to that: a table
+    of functions, of the program's or of torch's, that has one has the other. It is copied and pickled as
+    torch's own, which is called instead if a `TorchFunctionMode` is to see it.
     """
 
     def __init__(self, original: Any, function: Callable[..., Any]) -> None:

@@ -255,8 +255,7 @@ class StreamBuilder:
         depth = config.depth(nbytes) if ours else min(config.depth(nbytes), max(1, config.depth_by_torch))
         threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
         self.meter.count_native(threads.stats)
-        if config.num_workers > 0:
-            threads.use(config.num_workers)
+        threads.use(config.num_workers)
         if self._slots is None or self._slots.nbytes != nbytes:
             self._slots = Slots(nbytes, pinned=config.pin_memory, keep=depth + 2)
         engine = NativeEngine(native, start.random_key, threads, self._slots, self.meter)
@@ -269,7 +268,7 @@ class StreamBuilder:
         self, config: LoaderConfig, epoch: Epoch, indices: Iterator[IndexBatch]
     ) -> BatchStream:
         start = epoch.start
-        guard: Guard = partial(ErrorPolicyDataset, on_error=config.on_error)
+        guard: Guard = partial(ErrorPolicyDataset, on_error=config.on_error, batched=config.batched)
         if config.streamed:
             guard = self._iterable_guard(config, start)
             indices = repeat(IndexBatch((), np.empty(0, np.int64)))
@@ -297,7 +296,7 @@ class StreamBuilder:
             warnings.warn(REPEATS.format(kind=kind, count=repeated), stacklevel=6)
         return partial(
             IterableBatches,
-            batch_size=config.samples_of_a_batch,
+            batch_size=config.samples_of_a_batch if config.batched else None,
             drop_last=config.drop_last,
             states=start.streams,
             kept=config.num_workers == 0 or config.persistent_workers,
@@ -313,7 +312,7 @@ class StreamBuilder:
             self._threads = ThreadPool(config.num_workers)
         self._threads.use(config.num_workers)
         collate = self._collate_for(config, keep=depth + 2, alone=False)
-        guarded = ErrorPolicyDataset(config.dataset, collate, config.on_error)
+        guarded = ErrorPolicyDataset(config.dataset, collate, config.on_error, batched=config.batched)
         return ThreadStream(self._threads, guarded, indices, config, depth, self.meter, self.failures)
 
     def _collate_for(self, config: LoaderConfig, *, keep: int, alone: bool) -> Callable[[Any], Any]:

@@ -131,11 +131,7 @@ class Decode:
         stream = self._builder.stream(config, self._plan, epoch, iter(batches))
         transfer = self._builder.transfer(config, self._plan)
         try:
-            while True:
-                try:
-                    made = next(stream)
-                except StopIteration:
-                    break
+            while (made := next(stream, None)) is not None:
                 self._check_lost()
                 yield made.data if self._levels else transfer.receive(transfer.send(made.data, made.keys))
             self._check_lost()  # batches of nothing else don't come

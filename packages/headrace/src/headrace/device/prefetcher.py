@@ -18,6 +18,9 @@ from headrace.device.place import resolve_device
 from headrace.device.structure import leaves, map_leaves, own_move, tensors, total_nbytes
 from headrace.records import BatchKeys
 
+# Batches that are sent before they are asked for. One would do if every batch were there in time; the second
+# covers one that is late.
+AHEAD = 2
 # Backends whose tensors all live on one stream.
 WITHOUT_STREAMS = ("cpu", "mps")
 
@@ -55,8 +58,6 @@ class DevicePrefetcher:
         prepare: what is left to do to the batch on the device, by us, on the side stream. There it may read
             the tensors of the batch and those that it made itself, no others.
         finish: the same by the user: called by `receive`, on the consumer's stream.
-        ahead: batches to be sent before they are asked for. One would do if every batch were there in time;
-            the second covers one that is late.
 
     Attributes:
         idle: whether there is nothing to do to any batch.
@@ -70,8 +71,6 @@ class DevicePrefetcher:
         device: str | torch.device | None,
         prepare: Step | None = None,
         finish: Step | None = None,
-        *,
-        ahead: int = 2,
     ) -> None:
         self.device = resolve_device(device)
         self._moves = device is not None
@@ -79,7 +78,7 @@ class DevicePrefetcher:
         self._finish = finish
         streamless = self.device.type in WITHOUT_STREAMS
         self._stream = None if streamless else torch.Stream(device=self.device)
-        self.ahead = 0 if streamless else ahead
+        self.ahead = 0 if streamless else AHEAD
         self.idle = streamless and not self._moves and prepare is None and finish is None
         self._flights: deque[_Flight] = deque()
         self.copied_bytes = 0  # of tensors that weren't there already

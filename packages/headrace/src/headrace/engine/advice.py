@@ -25,14 +25,8 @@ BUSY, STALLED = 0.7, 0.1
 
 
 def advise(work: Work, epoch: EpochStats, workers: int) -> tuple[int, str] | None:
-    """Another number of processes, 0 for none, and why; or None if the present one seems right, or too little
-    is known.
-
-    Args:
-        work: what the processes have done.
-        epoch: the latest epoch, which may be running.
-        workers: the present number of processes.
-    """
+    """Another number of processes, 0 for none, and why; or None if the present one, `workers`, seems right,
+    or too little is known of their work and of the latest epoch, which may be running."""
     later = epoch.batches - 1  # the first one is the start-up
     if min(work.batches, later) < FEWEST_BATCHES:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ class CallerStream(PythonStream):
             guarded.start(seeding.key)  # with the epoch, as in torch
         elif seeding.by_sample:
             self._samples = config.samples
-        self._make = partial(guarded.make, batched=config.batched)
+        self._make = guarded.make
         self._batches = batches
         self._interrupted: IndexBatch | None = None  # by Ctrl-C; made if the next batch is asked for
         self._seeding = seeding

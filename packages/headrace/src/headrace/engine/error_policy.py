@@ -51,11 +51,14 @@ class ErrorPolicyDataset:
     progress: ProgressCell | None = None  # where it is noted which sample is being made
     quarantined: Mapping[Any, str] = {}  # samples that are errors before they are tried, each with the cause
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:
+    def __init__(
+        self, dataset: Any, collate: Callable[[Any], Any], on_error: str, *, batched: bool = True
+    ) -> None:
         self.dataset = dataset
         self.collate = collate
         self.on_error = on_error
-        self._whole = _batch_getter(dataset) if on_error == "raise" else None
+        self._batched = batched
+        self._whole = _batch_getter(dataset) if batched and on_error == "raise" else None
         source = source_of(dataset)
         self._leased = source is not None and source.leased
 
@@ -63,14 +66,13 @@ class ErrorPolicyDataset:
         """Returns whether the dataset itself is asked for whole batches."""
         return self._whole is not None
 
-    def make(self, request: Request, *, batched: bool) -> Any:
+    def make(self, request: Request) -> Any:
         """A batch, or one sample that isn't to be batched."""
-        indices = request.batch.listed()
-        whole = self._whole if batched else None
+        indices, whole = request.batch.listed(), self._whole
         if not request.seeding.by_sample:
             with files_held(self.dataset, indices) if self._leased else NOTHING:
                 samples = (whole or self._plain)(indices)
-            return self.collated(samples, None, batched=batched)
+            return self.collated(samples, None)
         # In the calling process the generators are then put back.
         with generators_kept() if get_worker_info() is None else nullcontext():
             seeds = sample_seeds(request.seeding.key, request.batch, request.samples)
@@ -82,7 +84,7 @@ class ErrorPolicyDataset:
                     if first is not None:
                         seed_generators(first)
                     samples = whole(indices)
-            return self.collated(samples, first, batched=batched)
+            return self.collated(samples, first)
 
     def sample(self, index: Any, seed: int | None) -> Any:
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises if `on_error` is "raise"."""
@@ -96,17 +98,17 @@ class ErrorPolicyDataset:
             self._name(error, index)
             raise
 
-    def collated(self, samples: Any, seed: int | None, *, batched: bool) -> Any:
+    def collated(self, samples: Any, seed: int | None) -> Any:
         """A batch of what `sample` gave."""
         if seed is not None:
             seed_generators(seed)
         if self.on_error == "raise":
-            return self.collate(samples if batched else samples[0])
+            return self.collate(samples if self._batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
             return BatchWithFailures(None, failures, empty=True)
-        return BatchWithFailures(self.collate(kept if batched else kept[0]), failures)
+        return BatchWithFailures(self.collate(kept if self._batched else kept[0]), failures)
 
     def _plain(self, indices: list[Any]) -> list[Any]:
         """The samples, unseeded. `sample` gives the same, but takes longer than a small sample itself."""

@@ -72,7 +72,6 @@ class Samples:
     that its __iter__() returns, or of both; if neither has one, the number of samples so far.
 
     Args:
-        dataset: the user's.
         resumed: state from which to continue, or None for the start of the dataset.
 
     Raises:
@@ -205,6 +204,7 @@ class IterableBatches:
     dataset that fails would have given next.
 
     Args:
+        batch_size: that of the batches, or None if samples aren't batched.
         states: states that the first epoch resumes from, by worker.
         kept: whether the dataset, as it is at the end of an epoch, is used for the next one.
     """
@@ -218,25 +218,37 @@ class IterableBatches:
         dataset: Any,
         collate: Callable[[Any], Any],
         *,
-        batch_size: int,
+        batch_size: int | None,
         drop_last: bool,
         states: Mapping[int, StreamState],
         kept: bool,
     ) -> None:
         self.dataset = dataset
         self._collate = collate
-        self._batch_size = batch_size
+        self._batched = batch_size is not None
+        self._batch_size = batch_size or 1
         self._drop_last = drop_last
         self._states = dict(states)
         self._kept = kept
         self._epoch: tuple[int, int] | None = None
         self._samples: Samples | None = None
 
-    def make(self, request: Request, *, batched: bool) -> Any:
+    def make(self, request: Request) -> Any:
         """The next batch, or the next sample, converted; `EndOfStream` if there is none."""
-        if batched:
-            return self._next(request, self._batch_size, self._collate)
-        return self._next(request, 1, lambda samples: self._collate(samples[0]))
+        self.start(request.seeding.key)
+        samples = self._samples
+        if samples is None:
+            return EndOfStream(_worker(), None)
+        # They are converted, too: what that draws, later samples may depend on.
+        while again := samples.repeated(self._batch_size):
+            self._converted(again)
+        taken = samples.take(self._batch_size)
+        if not taken or (self._drop_last and len(taken) < self._batch_size):
+            end = samples.end() if self._kept else None
+            if end is not None and samples.resumed_at_end:
+                self.resume(end)
+            return EndOfStream(_worker(), end)
+        return ResumableBatch(self._converted(taken), _worker(), samples.state())
 
     def start(self, key: tuple[int, int]) -> None:
         """Starts the dataset for the epoch of `key`, unless that is done."""
@@ -250,21 +262,8 @@ class IterableBatches:
         """Has the next epoch that is started resume from a state."""
         self._states[_worker()] = state
 
-    def _next(self, request: Request, count: int, convert: Callable[[list[Any]], Any]) -> Any:
-        self.start(request.seeding.key)
-        samples = self._samples
-        if samples is None:
-            return EndOfStream(_worker(), None)
-        # They are converted, too: what that draws, later samples may depend on.
-        while again := samples.repeated(count):
-            convert(again)
-        taken = samples.take(count)
-        if not taken or (self._drop_last and len(taken) < count):
-            end = samples.end() if self._kept else None
-            if end is not None and samples.resumed_at_end:
-                self.resume(end)
-            return EndOfStream(_worker(), end)
-        return ResumableBatch(convert(taken), _worker(), samples.state())
+    def _converted(self, samples: list[Any]) -> Any:
+        return self._collate(samples if self._batched else samples[0])
 
 
 def _worker() -> int:

@@ -27,16 +27,9 @@ TOO_LONG = (
 
 
 class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
-    """One epoch for the user. Has what clean-up code asks of torch's iterators: their class, `_workers` and
-    `_shutdown_workers()`.
-
-    Args:
-        stream: what makes the batches, on the host.
-        epoch: the epoch, whose position moves with every batch that the user receives.
-        meter: counts of the epoch.
-        transfer: way to the device where the user wants the batches.
-        reported_length: number of samples that len() reported of an `IterableDataset`, if it was asked for:
-            the user is warned of more batches than that.
+    """One epoch for the user, whose position moves with every batch that the user receives. Has what clean-up
+    code asks of torch's iterators: their class, `_workers` and `_shutdown_workers()`. `reported_length` is
+    the number of samples that len() reported of an `IterableDataset`, if it was asked for.
     """
 
     def __init__(
@@ -180,9 +173,8 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
     def _send_ahead(self) -> None:
         while len(self._sent) < self._ahead and self._stream.ready():
             try:
-                try:
-                    made = next(self._stream)
-                except StopIteration:
+                made = next(self._stream, None)
+                if made is None:
                     return
                 self._sent.append(self._send(made))
             except Exception as error:  # of a batch that is asked for later

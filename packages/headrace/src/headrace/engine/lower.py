@@ -57,11 +57,7 @@ def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
 def draws_of(
     pipeline: ffi.Pipeline, ops: Sequence[ImageOp], key: SampleKey, width: int, height: int
 ) -> tuple[Draw, ...] | None:
-    """The numbers drawn for each of `flat(ops)`, or None if torchvision raises an error for that size.
-
-    Args:
-        pipeline: of `ops`.
-    """
+    """The numbers drawn for each of `flat(ops)`, or None if torchvision raises an error for that size."""
     drawn = pipeline.draw(key, width, height)
     if drawn is None:
         return None

@@ -33,13 +33,8 @@ class LeasedBatch(IndexBatch):
 
 
 class Prefetcher(Iterator[IndexBatch]):
-    """The batches of `batches`, each once its records are there.
-
-    Args:
-        batches: indices of each batch, in order; taken ahead of what the caller asks for, by a bounded number
-            of bytes.
-        source: source of the samples.
-    """
+    """The batches of `batches`, each once its records are there; these are fetched ahead of what the caller
+    asks for, by a bounded number of bytes."""
 
     def __init__(self, batches: Iterator[IndexBatch], source: Source) -> None:
         self._batches: Iterator[IndexBatch] | None = batches

@@ -29,13 +29,8 @@ LARGE_NBYTES = 1 << 19
 
 
 class Slots:
-    """Buffers of one size.
-
-    Args:
-        nbytes: size of one slot in bytes.
-        pinned: whether memory is page-locked, for copies to an accelerator.
-        keep: number of free slots that are kept; more are given back to the system.
-    """
+    """Buffers of `nbytes` bytes, page-locked if `pinned`; so many as `keep` free ones are kept, and more are
+    given back to the system."""
 
     def __init__(self, nbytes: int, *, pinned: bool, keep: int) -> None:
         self.nbytes = nbytes

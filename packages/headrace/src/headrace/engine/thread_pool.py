@@ -23,11 +23,7 @@ Task = Callable[[], None]
 
 
 class ThreadPool:
-    """Threads of one loader, made when they are first needed, kept until it is dropped.
-
-    Args:
-        limit: number of tasks that run at a time.
-    """
+    """Threads of one loader, made when they are first needed, kept until it is dropped."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -127,7 +127,7 @@ class ThreadStream(PythonStream):
 
     def _submit(self, indices: IndexBatch) -> _Batch:
         listed = indices.listed()
-        whole = self._config.batched and self._guarded.takes_batches()
+        whole = self._guarded.takes_batches()
         count = 1 if whole else len(listed)
         batch = _Batch(indices, [None] * len(listed), count)
         if whole or not listed:
@@ -154,7 +154,7 @@ class ThreadStream(PythonStream):
 
     def _finish(self, batch: _Batch) -> None:
         with self._meter.timed("collate", len(batch.samples), threads=self._pool.limit):
-            batch.result = self._guarded.collated(batch.samples, None, batched=self._config.batched)
+            batch.result = self._guarded.collated(batch.samples, None)
             self._pin(batch)
         batch.samples = []
         batch.made_ns = time.perf_counter_ns()
@@ -163,7 +163,7 @@ class ThreadStream(PythonStream):
     def _make_whole(self, batch: _Batch) -> None:
         try:
             with self._meter.timed("python", len(batch.samples), threads=self._pool.limit):
-                batch.result = self._guarded.make(Request(batch.indices, UNSEEDED, 0), batched=True)
+                batch.result = self._guarded.make(Request(batch.indices, UNSEEDED, 0))
             self._pin(batch)
             batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for

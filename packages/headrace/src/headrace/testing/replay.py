@@ -97,9 +97,10 @@ def _replay_python(loader: DataLoader[Any], index: int, epoch: int | None, occur
             "an IterableDataset itself decides which samples come: none has an index to replay."
         )
     on_threads = loader.worker_kind == "thread" and loader.num_workers > 0
-    whole = ErrorPolicyDataset(loader.dataset, loader.collate_fn, loader.on_error).takes_batches()
+    batched = loader.batch_sampler is not None
+    guarded = ErrorPolicyDataset(loader.dataset, loader.collate_fn, loader.on_error, batched=batched)
     seed = None
-    if loader.seed is not None and not on_threads and not (whole and loader.batch_sampler is not None):
+    if loader.seed is not None and not on_threads and not guarded.takes_batches():
         seed = key_of(*loader.random_key(epoch), index, occurrence)
     with _generators(seed):
         return loader.dataset[index]

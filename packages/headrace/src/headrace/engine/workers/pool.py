@@ -336,7 +336,6 @@ class WorkerPool:
         request = WorkerRequest(
             number,
             worker.requests[number],
-            self.config.batched,
             self._deaths.quarantined,
             *worker.inbox.ended(),
         )

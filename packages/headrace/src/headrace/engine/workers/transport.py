@@ -63,13 +63,8 @@ os.register_at_fork(after_in_parent=_count_fork)
 
 
 class Segment:
-    """Shared memory, mapped by this process as long as this object or an array in it lives.
-
-    Args:
-        number: name of the segment between the worker that made it and its parent.
-        nbytes: size in bytes.
-        file: descriptor of the memory; the caller closes it.
-    """
+    """Shared memory, mapped by this process as long as this object or an array in it lives. The caller closes
+    its `file`; `number` is its name between the worker that made it and its parent."""
 
     def __init__(self, number: int, nbytes: int, file: int) -> None:
         self.number = number
@@ -160,12 +155,8 @@ class Message:
 
 
 class Outbox:
-    """Writes batches to segments, in the worker that makes them.
-
-    Args:
-        name: of the segments, in the maps of a process.
-        spare: segments numbered from 0 on that the parent has, too, and that nobody uses.
-    """
+    """Writes batches to segments, in the worker that makes them: at first to those that are `spare`, numbered
+    from 0 on, which the parent has, too. In the maps of a process segments have a `name`."""
 
     def __init__(self, name: str, spare: Sequence[Segment] = ()) -> None:
         self._name = name
@@ -298,11 +289,7 @@ class Outbox:
 
 
 class Inbox:
-    """The segments of one worker, as its parent has them.
-
-    Args:
-        spare: those that the worker is given when it starts.
-    """
+    """The segments of one worker, as its parent has them, with those that it is given when it starts."""
 
     def __init__(self, spare: Sequence[Segment] = ()) -> None:
         self._segments = {segment.number: segment for segment in spare}

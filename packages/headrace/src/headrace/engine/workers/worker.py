@@ -61,7 +61,6 @@ class WorkerRequest:
 
     number: int  # of the request since the pool was made
     request: Request
-    batched: bool  # whether samples are collated, or the request is for one sample
     quarantined: Mapping[Any, str] = field(default_factory=dict)  # samples not to be tried
     returned: Sequence[int] = ()  # numbers of segments whose memory may be written again
     retired: Sequence[int] = ()  # and of those whose memory may not
@@ -76,7 +75,7 @@ class WorkerRequest:
             indices.tobytes() if packed else indices,
             np.asarray(batch.occurrences, np.int64).tobytes(),
             (seeding.key, seeding.base, seeding.by_sample),
-            (self.request.samples, self.batched, self.quarantined, self.returned, self.retired),
+            (self.request.samples, self.quarantined, self.returned, self.retired),
             self.number,
         )
 
@@ -86,15 +85,15 @@ def _unpacked(
     indices: Any,
     occurrences: bytes,
     seeding: tuple[tuple[int, int], int, bool],
-    rest: tuple[int, bool, Mapping[Any, str], Sequence[int], Sequence[int]],
+    rest: tuple[int, Mapping[Any, str], Sequence[int], Sequence[int]],
     number: int,
 ) -> WorkerRequest:
     """Undoes `WorkerRequest.__reduce__`; the arrays can't be written."""
     listed = np.frombuffer(indices, np.int64) if packed else indices
     batch = IndexBatch(listed, np.frombuffer(occurrences, np.int64))
-    samples, batched, quarantined, returned, retired = rest
+    samples, quarantined, returned, retired = rest
     request = Request(batch, Seeding(*seeding), samples)
-    return WorkerRequest(number, request, batched, quarantined, returned, retired)
+    return WorkerRequest(number, request, quarantined, returned, retired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +281,7 @@ class _Worker:
         assert guarded is not None
         self._show_seed(request.request.seeding.base, guarded.dataset)
         guarded.quarantined = request.quarantined
-        return guarded.make(request.request, batched=request.batched)
+        return guarded.make(request.request)
 
     def _failure(self, error: Exception) -> WorkerFailure:
         cause = error
