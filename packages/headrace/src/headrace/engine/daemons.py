@@ -18,13 +18,10 @@ class DaemonThreads:
     """
 
     def __init__(self) -> None:
-        self._main = threading.main_thread().ident  # of which nothing has to be asked
         self._inside: list[threading.Thread] = []
         self._ending = False
 
     def __enter__(self) -> None:
-        if threading.get_ident() == self._main:
-            return
         thread = threading.current_thread()
         if thread.daemon:
             self._inside.append(thread)
@@ -32,8 +29,6 @@ class DaemonThreads:
                 self._stop(thread)
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if threading.get_ident() == self._main:
-            return
         thread = threading.current_thread()
         if thread.daemon:
             # Executors end before `end` is called. What comes of it isn't the thread's to raise.

@@ -37,8 +37,6 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """All values of another histogram, too."""
-        if not other.count:
-            return
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -129,7 +129,7 @@ class SampledBatches:
 
     def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:
         """The batches from the start on; draws from the sampler's generator at once if it skips some."""
-        counts = Occurrences(self.samples)
+        counts = Occurrences(self.samples) if start.counts else None
         stateful = self._stateful()
         skip = start.position
         if stateful is not None and start.sampler_state is not None:
@@ -143,14 +143,17 @@ class SampledBatches:
         batches = self._batches_after(skip, counts, lazily=start.lazily)
         if start.resumed:
             batches = chain(list(islice(batches, 1)), batches)
-        return _counted(batches, counts if start.counts else None, stateful, position)
+        return _counted(batches, counts, stateful, position)
 
-    def _batches_after(self, skip: int, counts: Occurrences, *, lazily: bool) -> Iterator[Sequence[Any]]:
+    def _batches_after(
+        self, skip: int, counts: Occurrences | None, *, lazily: bool
+    ) -> Iterator[Sequence[Any]]:
         if lazily and self.batch_size is not None and not (skip or self.by_batches):
             return iter(BatchSampler(self.source, self.batch_size, self.drop_last))
         source = iter(self.source)
         for used in islice(source, skip):
-            counts.count(used if self.by_batches else [used])
+            if counts is not None:
+                counts.count(used if self.by_batches else [used])
         if self.by_batches:
             return source
         if self.batch_size is None:
@@ -233,7 +236,7 @@ class Occurrences:
     def __init__(self, samples: int) -> None:
         self._samples = samples
         self._counts = np.zeros(samples, np.uint32)
-        self._others: Counter[Any] = Counter()
+        self._others: defaultdict[Any, int] = defaultdict(int)
 
     def count(self, indices: Sequence[Any]) -> Indices:
         """Counts how often each of `indices` came before, those before it in `indices` included."""
