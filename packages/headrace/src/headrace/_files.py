@@ -54,11 +54,8 @@ def cache_folder() -> Path:
 
 
 def make_cache(folder: Path) -> Path:
-    """Makes a folder of the user's cache if it is missing, and returns it.
-
-    Raises:
-        CacheError: it can't be made or written to.
-    """
+    """Makes a folder of the user's cache if it is missing, and returns it. Raises CacheError if it can't be
+    made or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         cause = "" if os.access(folder, os.W_OK) else "Permission denied"

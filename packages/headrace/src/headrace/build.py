@@ -162,11 +162,8 @@ class StreamBuilder:
         return None if gone else self._kept
 
     def plan(self, config: LoaderConfig) -> Plan:
-        """Plans who runs what in an epoch that starts now.
-
-        Raises:
-            ConfigError: `resident=True` can't be had.
-        """
+        """Plans who runs what in an epoch that starts now. Raises ConfigError if `resident=True` can't be
+        had."""
         plan = plan_of(config)
         if plan.gather is None or config.device is None:
             if config.resident is True:

@@ -262,12 +262,7 @@ class Piece:
 
 
 class ZerosPiece(Piece):
-    """A piece of zeros for images of one size, in each of which an image may be put.
-
-    Args:
-        count: of the images.
-        nbytes: of each.
-    """
+    """A piece of zeros for `count` images of `nbytes` each, in each of which an image may be put."""
 
     __slots__ = ("_zeros", "each_nbytes")
     fills: list[ImageFill | CopyFill]

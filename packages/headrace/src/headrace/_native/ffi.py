@@ -30,11 +30,8 @@ _load_lock = threading.Lock()
 
 
 def library() -> Any:
-    """The loaded library, its signatures declared.
-
-    Raises:
-        NativeError: it is missing, can't be loaded, or was built from other sources than this package.
-    """
+    """The loaded library, its signatures declared. Raises NativeError if it is missing, can't be loaded, or
+    was built from other sources than this package."""
     with _load_lock:
         return _load()
 
@@ -227,14 +224,8 @@ class Pipeline:
         return Drawn(values, size[0], size[1])
 
     def apply(self, rgb: npt.NDArray[np.uint8], draws: npt.NDArray[np.float64], output: int) -> bool:
-        """Puts an image, uint8 [height, width, 3], through the pipeline to the address `output`.
-
-        Args:
-            draws: as `draw` gives them.
-
-        Returns:
-            False if native code leaves that to torchvision.
-        """
+        """Puts an image, uint8 [height, width, 3], through the pipeline to the address `output`, with draws
+        as `draw` gives them. Returns False if native code leaves that to torchvision."""
         rgb, draws = np.ascontiguousarray(rgb), np.ascontiguousarray(draws, np.float64)
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise ValueError(f"an image must be uint8 [height, width, 3], not {rgb.dtype} {list(rgb.shape)}")
@@ -292,10 +283,8 @@ class Source:
 
     @classmethod
     def of_pixels(cls, images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> Source:
-        """Decoded images: sample i is images[rows[i]], uint8 [height, width, 3] with any strides.
-
-        They aren't copied: what is written to `images` changes later samples.
-        """
+        """Decoded images: sample i is images[rows[i]], uint8 [height, width, 3] with any strides. They aren't
+        copied: what is written to `images` changes later samples."""
         _, height, width, channels = images.shape
         if images.dtype != np.uint8 or channels != 3:
             raise ValueError(f"images must be uint8 [n, height, width, 3], not {images.dtype} {images.shape}")
@@ -336,11 +325,8 @@ class Pool:
         epoch: int,
         output: int,
     ) -> Batch:
-        """Starts a batch: len(indices) samples one after the other from the address `output`.
-
-        Args:
-            occurrences: [n], numbers of earlier occurrences of the indices in the epoch; all 0 by default.
-        """
+        """Starts a batch: len(indices) samples one after the other from the address `output`. `occurrences`
+        are numbers of earlier occurrences of the indices in the epoch; all 0 by default."""
         statuses = np.zeros(len(indices), abi.STATUS)
         statuses["code"] = abi.UNDECIDED
         request = abi.Request(
@@ -505,11 +491,8 @@ def jpeg_transcode(
 def image_decode(
     data: bytes, decoder: str, rect: tuple[int, int, int, int], entries: bytes = b""
 ) -> npt.NDArray[np.uint8]:
-    """The pixels of `rect` (x, y, width, height) by one decoder: uint8 [height, width, 3].
-
-    Raises:
-        NativeError: the decoder refuses the file, or the rectangle leaves the image.
-    """
+    """The pixels of `rect` (x, y, width, height) by one decoder: uint8 [height, width, 3]. Raises NativeError
+    if the decoder refuses the file, or the rectangle leaves the image."""
     x, y, w, h = rect
     rgbx = np.empty((max(h, 1), max(w, 1), 4), np.uint8)
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)

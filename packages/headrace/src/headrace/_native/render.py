@@ -42,24 +42,16 @@ class RenderJob(NamedTuple):
 
 
 def render_file(data: File, jobs: Sequence[RenderJob]) -> list[bool]:
-    """Makes images of a file as Pillow gives them. Returns whether native code made each of them.
-
-    Raises:
-        NativeError: no allowed decoder takes the file, or a box leaves its image.
-    """
+    """Makes images of a file as Pillow gives them. Returns whether native code made each of them. Raises
+    NativeError if no allowed decoder takes the file, or a box leaves its image."""
     structs = (abi.RenderJob * len(jobs))(*[lowered(job) for job in jobs])
     ffi.check(ffi.library().hr_image_render(_pointer(data), len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]
 
 
 def inflated_png(data: bytes) -> npt.NDArray[np.uint8]:
-    """A PNG file with its image data inflated, which can be decoded for certain.
-
-    Functions that are given it need `abi.INFLATED` among the decoders.
-
-    Raises:
-        NativeError: native code doesn't decode it.
-    """
+    """A PNG file with its image data inflated, which can be decoded for certain, by functions that get
+    `abi.INFLATED` among the decoders. Raises NativeError if native code doesn't decode it."""
     size = c_uint64(0)
     code = ffi.library().hr_png_inflate(data, len(data), None, 0, byref(size))
     if code != abi.TOO_LARGE:

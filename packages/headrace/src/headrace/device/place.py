@@ -15,10 +15,7 @@ CPU = torch.device("cpu")
 
 def check_device(device: str | torch.device | None) -> torch.device:
     """The device that `device` names, or the CPU for None. An accelerator named without an index stays so.
-
-    Raises:
-        ConfigError: torch knows no such device, or this machine or process hasn't got it.
-    """
+    Raises ConfigError if torch knows no such device, or this machine or process hasn't got it."""
     try:
         asked = CPU if device is None else torch.device(device)
     except (RuntimeError, TypeError):

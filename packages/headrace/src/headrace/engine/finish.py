@@ -43,10 +43,6 @@ class BatchTransform:
     returns is the batch. torch's generators (the CPU's and the device's), NumPy's and Python's are seeded for
     it from (seed, epoch, first sample) alone, and put back afterwards. A `TypeError` is raised again with how
     it was called.
-
-    Args:
-        transform: the user's; torchvision's v2.MixUp, v2.CutMix and v2.RandomChoice of these, for example.
-        device: that batches are on.
     """
 
     def __init__(self, transform: Callable[..., Any], device: torch.device) -> None:

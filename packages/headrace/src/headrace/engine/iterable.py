@@ -69,10 +69,8 @@ def has_state(stream: Any) -> bool:
 
 class Samples:
     """The samples of one epoch of an `IterableDataset`, and its state: that of the dataset, of the iterator
-    that its __iter__() returns, or of both; if neither has one, the number of samples so far.
-
-    Args:
-        resumed: state from which to continue, or None for the start of the dataset.
+    that its __iter__() returns, or of both; if neither has one, the number of samples so far. They continue
+    from the state `resumed`, if it isn't None.
 
     Raises:
         RuntimeError: the dataset's __iter__() has raised StopIteration.
@@ -139,11 +137,8 @@ class Samples:
         return samples
 
     def repeated(self, most: int) -> list[Any]:
-        """Up to `most` of the samples before the state that is resumed from; empty: all have been repeated.
-
-        Raises:
-            ConfigError: the stream has ended before it came to them all.
-        """
+        """Up to `most` of the samples before the state that is resumed from, or none if all were repeated.
+        Raises ConfigError if the stream has ended before it came to them all."""
         missing = self._to_repeat - self._asked
         if missing <= 0:
             return []

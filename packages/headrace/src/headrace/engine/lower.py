@@ -66,12 +66,8 @@ def draws_of(
 
 
 def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[torch.Tensor, int]:
-    """The sample of `key` as a tensor of `plan.shape`, and its label.
-
-    Raises:
-        SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
-            cause.
-    """
+    """The sample of `key` as a tensor of `plan.shape`, and its label. Raises SampleError, whatever kept
+    torchvision's own loader or transforms from doing it."""
     image, label = _make(plan, pipeline, key)
     values = look_up(image, plan.table)
     return values if plan.views == 1 else torch.stack(values.chunk(plan.views, dim=1)), label

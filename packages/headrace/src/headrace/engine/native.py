@@ -132,11 +132,7 @@ class NativeEngine:
         self._source = plan.source.native()
 
     def submit(self, batch: IndexBatch) -> PendingBatch:
-        """Starts a batch.
-
-        Raises:
-            IndexError: an index is outside the dataset, as its own `__getitem__` would raise.
-        """
+        """Starts a batch. Raises IndexError if an index is outside the dataset, as that itself would."""
         n = len(self.plan.source)
         order = np.array(batch.indices, dtype=np.int64)
         if ((order < -n) | (order >= n)).any():

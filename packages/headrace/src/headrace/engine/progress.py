@@ -42,11 +42,8 @@ class ProgressCell:
         self._words[0] = request
 
     def each(self, indices: Iterable[Any]) -> Iterator[Any]:
-        """The indices; each is noted until the next is asked for.
-
-        Raises:
-            Cancelled: the request isn't wanted any more.
-        """
+        """The indices; each is noted until the next is asked for. Raises Cancelled once the request isn't
+        wanted any more."""
         words = self._words
         request = words[0]
         for place, index in enumerate(indices):

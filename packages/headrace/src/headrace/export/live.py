@@ -51,21 +51,16 @@ _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
 
 
 def address(uid: int) -> str:
-    """The beginning of the names of the sockets of a user's jobs.
-
-    The rest distinguishes the jobs: a process number alone wouldn't, if containers share the host's network.
-    """
+    """The beginning of the names of the sockets of a user's jobs. The rest distinguishes the jobs: a process
+    number alone wouldn't, if containers share the host's network."""
     return f"\0headrace/{uid}/"
 
 
 def publish(loader: T, figures: Callable[[T], Json]) -> None:
-    """Makes `figures(loader)` part of what this process answers, as long as the loader lives.
+    """Makes `figures(loader)` part of what this process answers, as long as the loader lives. It is called in
+    another thread, while somebody looks, and gives a dict of JSON types.
 
     Called for every iterator: the first call in a process begins to listen.
-
-    Args:
-        loader: of which only a weak reference is kept.
-        figures: called in another thread, while somebody looks; gives a dict of JSON types.
     """
     place = id(loader)
     known = _loaders.get(place)

@@ -96,14 +96,8 @@ class Deaths:
         self._in_a_row = 0
 
     def add(self, death: Death, dataset: Any) -> str | None:
-        """A worker died and is to be replaced.
-
-        Returns:
-            Why the request isn't to be made again, or None if it is.
-
-        Raises:
-            RuntimeError: there is no use in replacing workers.
-        """
+        """A worker died and is to be replaced. Returns why its request isn't to be made again, or None if it
+        is. Raises RuntimeError if there is no use in replacing workers."""
         described = f"DataLoader worker {death.describe(dataset)}"
         self._in_a_row += 1
         error = self._blame(death)

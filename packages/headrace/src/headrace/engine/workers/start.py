@@ -29,13 +29,7 @@ class SharedPickle:
 
     What can only be handed to a process while it starts (locks, queues, tensors that are in shared memory
     already) goes beside it. Arrays and tensors aren't copied by the processes: each sees the same pages until
-    it writes to them.
-
-    Args:
-        parts: what is pickled, by the name that an error calls it.
-
-    Raises:
-        ConfigError: a part can't be pickled; the message names it.
+    it writes to them. Raises ConfigError if a part can't be pickled, by its name in `parts`.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:

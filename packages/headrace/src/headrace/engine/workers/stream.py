@@ -130,11 +130,8 @@ class WorkerPools:
         turn: int = 0,
     ) -> WorkerStream:
         """The stream of one epoch, whose first batches are asked for at once, beginning with worker `turn`.
-        Processes that were kept continue with the config and guard of their start.
-
-        Raises:
-            ConfigError: something can't be pickled that must be, as workers don't start by fork.
-        """
+        Processes that were kept continue with the config and guard of their start. Raises ConfigError if
+        something can't be pickled that must be, as workers don't start by fork."""
         pool, self._idle = self._idle, None
         persistent = config.persistent_workers
         if pool is not None and not (persistent and pool.usable):

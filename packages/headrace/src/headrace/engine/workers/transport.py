@@ -89,12 +89,9 @@ class Segment:
         return self.forks != _forks
 
     def lend(self, nbytes: int, ended: Callable[[Segment, bool], None] | None = None) -> Bytes:
-        """The first `nbytes` of the memory: uint8 [nbytes].
-
-        Args:
-            ended: called when nothing uses the array any more, with the segment and whether its memory may
-                be written again: not if a process was forked meanwhile, as that has the array, too.
-        """
+        """The first `nbytes` of the memory: uint8 [nbytes]. When nothing uses the array any more, `ended` is
+        called with the segment and whether its memory may be written again: not if a process was forked
+        meanwhile, as that has the array, too."""
         loan = Loan(self, nbytes, ended)
         self._loan = weakref.ref(loan)
         return np.asarray(loan)
