@@ -41,10 +41,8 @@ _left_behind: list[PendingBatch] = []
 
 
 class NativeThreads:
-    """A native pool and Python threads for what it leaves to Pillow, in the process that made them.
-
-    Both are made at the first use, again in a forked child, and ended when the loader is dropped or closed.
-    """
+    """A native pool and Python threads for what it leaves to Pillow, made at the first use, again in a forked
+    child, and ended when the loader is dropped."""
 
     def __init__(self, decode_threads: int) -> None:
         self.decode_threads = decode_threads
@@ -56,7 +54,6 @@ class NativeThreads:
     def pool(self) -> ffi.Pool:
         """The native pool of this process."""
         if self._pool is None or self._pid != os.getpid():
-            self.forget()
             self._pool = ffi.Pool(self.decode_threads, READ_THREADS)
             self._pid = os.getpid()
             self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
@@ -82,13 +79,6 @@ class NativeThreads:
             return None
         # Where the loader is collected in a cycle, its pool may be ended before the last iterator is.
         return self._pool.stats() if self._end is not None and self._end.alive else None
-
-    def forget(self) -> None:
-        """Ends the threads of this process; those of a parent are only forgotten."""
-        end, self._end = self._end, None
-        if end is not None:
-            end()
-        self._pool = self._python = None
 
 
 def _end_pool(pool: ffi.Pool, pid: int) -> None:
