@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ def processes_of(session: int) -> list[int]:
 
 
 def exit_of_fork(work: Callable[[], Any]) -> int:
-    """Does `work` in a fork of this process, and returns its exit code: 1 if `work` raised an exception."""
+    """Does `work` in a fork of this process, and returns its exit code: 1 if `work` raised an exception,
+    which is printed."""
     pid = os.fork()
     if pid == 0:
         try:
             work()
         except BaseException:
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

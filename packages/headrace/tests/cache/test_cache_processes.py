@@ -19,6 +19,7 @@ import pytest
 import headrace
 from headrace.cache import Cache, Claim
 from support.cache_records import BLOCK, bytes_on_disk, content, put, record
+from support.processes import exit_of_fork
 
 TESTS = Path(__file__).parents[4] / "tests"
 USER = TESTS / "support" / "cache_user.py"
@@ -202,16 +203,12 @@ def test_a_forked_child_is_another_client(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 3 * BLOCK)
     put(cache, [0])
     cache.claim([record(1)])
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert cache.claim([record(0), record(1)])[1] == Claim("other")
-            put(cache, [2])
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def use() -> None:
+        assert cache.claim([record(0), record(1)])[1] == Claim("other")
+        put(cache, [2])
+
+    assert exit_of_fork(use) == 0
     assert cache.add([record(1)], [content(1)]) != [None]
     assert [claim.state for claim in cache.claim([record(n) for n in range(3)])] == ["ready"] * 3
     cache.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from headrace.deferred.chain import Chain, File
 from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, RGB_ROWS, Store
 from headrace.transforms.colors import Grayscale
 from support.jpegs import jpeg
+from support.processes import exit_of_fork
 
 WIDTH, HEIGHT = 61, 43
 FILE = jpeg(np.random.default_rng(0), "4:2:0", WIDTH, HEIGHT)
@@ -261,12 +261,14 @@ def test_ten_thousand_untouched_arrays_may_be_kept() -> None:
 
 def test_a_forked_child_has_its_own() -> None:
     x, y = made("RGB", "array"), made("planes", "tensor")
-    child = os.fork()
-    if child == 0:
+
+    def change() -> None:
         x[:] = 1
         crop = recipe_of(y[:, 2:9, 3:9])
-        same = crop is not None and bits(crop.tensor()) == bits(wanted("planes")[:, 2:9, 3:9])
-        os._exit(0 if same and (x == 1).all() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        assert crop is not None
+        assert bits(crop.tensor()) == bits(wanted("planes")[:, 2:9, 3:9])
+        assert (x == 1).all()
+
+    assert exit_of_fork(change) == 0
     assert untouched(x)
     assert (x == PIXELS).all()

@@ -24,6 +24,7 @@ from torch.utils import dlpack
 from torch.utils.data import default_collate
 
 from headrace._native import deferred
+from support.processes import exit_of_fork
 from support.python import run_python
 
 if (problem := deferred.problem()) is not None:
@@ -323,13 +324,15 @@ def test_ten_thousand_arrays_alive() -> None:
 def test_a_fork_has_its_own_memory() -> None:
     array, touched = deferred_array(), deferred_array()
     touched[0] = 1
-    pid = os.fork()
-    if pid == 0:
-        right = is_untouched(array) and np.array_equal(array, SOURCE) and bool((touched[0] == 1).all())
-        array[:] = 3
-        touched[:] = 3
-        os._exit(0 if right and np.array_equal(deferred_array(), SOURCE) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def change() -> None:
+        assert is_untouched(array)
+        assert np.array_equal(array, SOURCE)
+        assert (touched[0] == 1).all()
+        array[:] = touched[:] = 3
+        assert np.array_equal(deferred_array(), SOURCE)
+
+    assert exit_of_fork(change) == 0
     assert is_untouched(array)
     assert np.array_equal(array, SOURCE)
     assert (touched[0] == 1).all()

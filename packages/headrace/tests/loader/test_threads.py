@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from torch.utils.data import Dataset, Subset
 import headrace
 from headrace.engine.thread_pool import ThreadPool
 from support.equal import same
+from support.processes import exit_of_fork
 
 
 class Waiting(Dataset[Any]):
@@ -122,12 +122,12 @@ def test_a_batch_that_takes_too_long_times_out() -> None:
 def test_a_forked_child_goes_on_with_threads_of_its_own() -> None:
     epoch = iter(headrace.DataLoader(Waiting(40, lambda i: i), 4, num_workers=3, worker_kind="thread"))
     first = next(epoch).tolist()
-    child = os.fork()
-    if child == 0:
-        rest = [i for batch in epoch for i in batch.tolist()]
-        os._exit(0 if rest == list(range(4, 40)) else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert first + [i for batch in epoch for i in batch.tolist()] == list(range(40))
+
+    def finish() -> None:
+        assert first + [i for batch in epoch for i in batch.tolist()] == list(range(40))
+
+    assert exit_of_fork(finish) == 0
+    finish()
 
 
 def test_threads_end_with_the_loader() -> None:

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from torchvision import transforms
 
 import headrace
+from support.processes import exit_of_fork
 from support.python import run_python, start_python
 from support.sampling import one_in
 from support.worker_bench import Bench, all_of
@@ -271,17 +272,15 @@ def test_an_epoch_in_a_forked_child_starts_its_own() -> None:
     loader = loader_of(Scaled())
     iterator = iter(loader)
     next(iterator)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            with pytest.raises(RuntimeError, match="from which this one was forked"):
-                next(iterator)
-            del iterator
-            code = 0 if len(list(loader)) == 20 else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def use() -> None:
+        nonlocal iterator
+        with pytest.raises(RuntimeError, match="from which this one was forked"):
+            next(iterator)
+        del iterator
+        assert len(list(loader)) == 20
+
+    assert exit_of_fork(use) == 0
     assert len(list(iterator)) == 19
     assert len(list(loader)) == 20
 

@@ -24,6 +24,7 @@ import headrace
 from headrace.engine.workers import start
 from headrace.engine.workers.start import SharedPickle
 from support.jpegs import image_folder
+from support.processes import exit_of_fork
 from support.python import run_python, start_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -340,12 +341,9 @@ def test_a_forked_child_gets_the_batches_that_were_in_flight(tmp_path: Path) -> 
     dataset = ImageFolder(str(image_folder(tmp_path, 32, side=800)), transforms.Compose(steps))
     expected = list(headrace.DataLoader(dataset, batch_size=32, seed=2))
     batches = iter(headrace.DataLoader(dataset, batch_size=32, seed=2))
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if torch.equal(next(batches)[0], expected[0][0]) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(next(batches)[0], expected[0][0])
+
+    def check() -> None:
+        assert torch.equal(next(batches)[0], expected[0][0])
+
+    assert exit_of_fork(check) == 0
+    check()
