@@ -6,9 +6,11 @@ import importlib.util
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, write_index
 from support.jpegs import image_folder
 from support.odd_files import GOOD, ODD_FILES
 
@@ -50,11 +52,22 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def add(tar: tarfile.TarFile, name: str, data: bytes = b"", **fields: Any) -> None:
     """Adds a member to a tar file."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
+    for field, value in fields.items():
+        setattr(member, field, value)
     tar.addfile(member, io.BytesIO(data))
+
+
+def change_index(pack: Path, **columns: Any) -> None:
+    """Lets some columns of a pack's index, or its `shards`, say something else."""
+    index = PackIndex(pack / FILE_NAME)
+    values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
+    shards = columns.get("shards", index.about.shards)
+    (pack / FILE_NAME).unlink()
+    write_index(pack / FILE_NAME, zip(*values, strict=True), PackAbout("tar", shards))
 
 
 # Both forms of a pack; LMDBs only where their modules are installed.

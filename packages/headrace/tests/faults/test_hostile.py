@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import struct
@@ -24,9 +23,10 @@ from headrace.packs.lmdb import parse_value
 from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
 from headrace.recipes import loop
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, Shard
 from headrace.sources.tar_index import read_samples
 from support.jpegs import image_folder, jpeg
+from support.pack_folders import add, change_index
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])
 
@@ -78,14 +78,6 @@ def test_a_pipe_is_not_waited_for(picture: bytes, tmp_path: Path) -> None:
 
 
 # --- tar files ---
-
-
-def add(tar: tarfile.TarFile, name: str, data: bytes = b"", **fields: Any) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    for field, value in fields.items():
-        setattr(member, field, value)
-    tar.addfile(member, io.BytesIO(data))
 
 
 LEAVING = ("../../escaped", "/absolute/escaped", "a/../../escaped")
@@ -163,13 +155,7 @@ def test_a_label_of_gigabytes_is_not_read(tmp_path: Path, picture: bytes) -> Non
 def pack_of(folder: Path, **columns: Any) -> Path:
     """A pack of one image, of whose index some columns say something else."""
     made = Path(headrace.pack(image_folder(folder / "src", 1, side=40), folder / "pack").path)
-    index = PackIndex(made / FILE_NAME)
-    values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
-    about = index.about
-    os.unlink(made / FILE_NAME)
-    write_index(
-        made / FILE_NAME, zip(*values, strict=True), PackAbout("tar", columns.get("shards", about.shards))
-    )
+    change_index(made, **columns)
     return made
 
 

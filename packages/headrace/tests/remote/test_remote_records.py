@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import headrace
 from headrace.errors import PackError, RemoteError
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
+from headrace.sources.pack_index import Shard
 from headrace.sources.remote import RemotePackSource
 from headrace.sources.stores.access import Access
 from headrace.sources.stores.cache import Cache, Record
@@ -22,6 +20,7 @@ from headrace.sources.stores.lease import Wanted
 from headrace.sources.stores.threads import requests
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
+from support.pack_folders import change_index
 from support.remote_setting import TRANSFORM
 
 SIZE = 4096
@@ -181,15 +180,6 @@ def remote_dataset(pack: Path, cache: Path) -> headrace.PackedDataset:
     dataset = headrace.PackedDataset(pack, TRANSFORM)
     dataset.source = remote_source(pack, cache)
     return dataset
-
-
-def change_index(pack: Path, **columns: Any) -> None:
-    """Some columns of the index, or its `shards`, say something else."""
-    index = PackIndex(pack / FILE_NAME)
-    values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
-    shards = columns.get("shards", index.about.shards)
-    os.unlink(pack / FILE_NAME)
-    write_index(pack / FILE_NAME, zip(*values, strict=True), PackAbout("tar", shards))
 
 
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])
