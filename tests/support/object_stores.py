@@ -303,10 +303,10 @@ def proxy(address: str) -> Iterator[Proxy]:
         server = await asyncio.start_server(made.serve, "127.0.0.1", 0, limit=1 << 20)
         servers.append(server)
         made.port = server.sockets[0].getsockname()[1]
-        started.set()
 
     def work() -> None:
         loop.run_until_complete(run())
+        loop.call_soon(started.set)  # a stop() that comes before run_forever() would be lost
         loop.run_forever()
         loop.run_until_complete(end())
         loop.close()

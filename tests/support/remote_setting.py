@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import torch
 from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
 
 TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
@@ -14,3 +16,13 @@ RETRY = {
     "max_retries": 5,
     "backoff": {"init_backoff": timedelta(seconds=0.01), "max_backoff": timedelta(seconds=0.05), "base": 2},
 }
+
+
+def same(ours: Any, theirs: Any) -> int:
+    """Returns how many samples two loaders give, all of which must be equal."""
+    count = 0
+    for (images, labels), (expected, targets) in zip(ours, theirs, strict=True):
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, targets)
+        count += len(labels)
+    return count
