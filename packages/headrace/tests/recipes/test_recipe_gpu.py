@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 import headrace
 from headrace.recipes import train
 from support import tiny_recipe as tiny
+from support.object_stores import free_port
 from support.python import start_python
 
 pytestmark = pytest.mark.gpu
@@ -52,9 +52,7 @@ def test_ranks_train_as_one(
         for name, device in (("alone", str(gpu)), ("ranks", None))
     )
     train(alone)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         start_python(Path(tiny.__file__), *tiny.options(ours), env={**common, "RANK": n, "LOCAL_RANK": n})
         for n in ("0", "1")

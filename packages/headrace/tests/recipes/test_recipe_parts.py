@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import resource
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from headrace.recipes import loop, train
 from headrace.recipes.loop import counts
 from headrace.recipes.parts import builder, datasets
 from support import tiny_recipe as tiny
+from support.object_stores import free_port
 
 
 def test_unknown_models_are_refused() -> None:
@@ -84,9 +83,7 @@ def test_the_log_has_every_figure(data: Path, tmp_path: Path) -> None:
 
 
 def test_prometheus_is_served_while_it_trains(data: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    pages = []
+    port, pages = free_port(), []
 
     def ask(_: int) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
@@ -167,16 +164,6 @@ def test_the_command_gives_advice_when_the_cpus_memory_is_short(data: Path, tmp_
     assert done.returncode == 1, done.stderr
     assert "Out of memory on cpu" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_bad_options_end_with_2(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from headrace.cli import app
-
-    done: Any = CliRunner().invoke(app, ["train", str(tmp_path), "--precision", "fp8"])
-    assert done.exit_code == 2
-    assert "--precision (fp8) must be one of" in done.output
 
 
 def test_models_of_timm(data: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -194,7 +195,13 @@ def test_a_finished_run_says_so(data: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_another_recipe_is_refused(data: Path, whole: Path) -> None:
-    with pytest.raises(headrace.ConfigError, match=r"was made with --lr 0\.05, not with --lr 0\.1"):
-        train(tiny.recipe(data, whole, resume="auto", lr=0.1))
+    changes: dict[str, dict[str, Any]] = {
+        r"with --lr 0\.05, not with --lr 0\.1": {"lr": 0.1},
+        "with --batch-size 12, not with --batch-size 1000": {"batch_size": 1000, "weight_decay": 0.1},
+        r"without --weight-decay, not with --weight-decay 0\.1": {"weight_decay": 0.1},
+    }
+    for message, changed in changes.items():
+        with pytest.raises(headrace.ConfigError, match=f"was made {message}"):
+            train(tiny.recipe(data, whole, resume="auto", **changed))
     with pytest.raises(headrace.ConfigError, match=r"nothing\.pt isn't there"):
         train(tiny.recipe(data, whole, resume=str(whole / "nothing.pt")))
