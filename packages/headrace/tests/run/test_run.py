@@ -126,6 +126,7 @@ def test_a_script_that_a_signal_ends(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "here\n")
 
 
+@pytest.mark.long
 def test_explain_ends_when_all_loaders_were_seen(script: Path) -> None:
     arguments = ("explain", "train.py", "images", "50", "1")
     done = headrace(*arguments, folder=script.parent, PYTHONIOENCODING="ascii")
@@ -138,13 +139,26 @@ def test_explain_ends_when_all_loaders_were_seen(script: Path) -> None:
     assert re.findall("^epoch.*", done.stdout, re.MULTILINE) == ["epoch 0 4"]
 
 
+COMPARED = r"^(\S+):\d+\nHeadrace [\d,]+ samples/s, torch's DataLoader [\d,]+ samples/s: \S+ times as fast"
+
+
+@pytest.mark.long
 def test_compare_prints_the_ratio_of_each_loader(script: Path) -> None:
     done = headrace("run", "--compare", "0.5", "-m", "train", "images", "50", "1", folder=script.parent)
     assert done.returncode == 0, done.stderr
-    pattern = (
-        r"^(train.py:\d+)\nHeadrace [\d,]+ samples/s, torch's DataLoader [\d,]+ samples/s: \S+ times as fast"
-    )
-    assert re.findall(pattern, done.stdout, re.MULTILINE) == ["train.py:19", "train.py:22"]
+    assert re.findall(COMPARED, done.stdout, re.MULTILINE) == ["train.py", "train.py"]
+
+
+def test_a_compared_loader_gives_one_batch_and_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(replacement.VARIABLE, "compare:0.01")
+    loader = run.ReplacingDataLoader(range(4), batch_size=2)
+    assert [batch.tolist() for batch in loader] == [[0, 1]]
+    [place] = re.findall(COMPARED, capsys.readouterr().out, re.MULTILINE)
+    assert Path(place).name == "test_run.py"
+    with pytest.raises(SystemExit):
+        list(loader)
 
 
 @pytest.mark.parametrize(("mode", "printed"), [("explain", "plan: python"), ("compare:1", "has no batches")])
