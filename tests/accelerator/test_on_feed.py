@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import TensorDataset
-from torchvision import datasets
 from torchvision import transforms as v1
 
 import headrace
@@ -26,6 +25,7 @@ from accelerator import module as simulated
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.errors import ConfigError
 from headrace.records import BatchKeys
+from support.array_datasets import mnist
 from support.datasets import Made
 from support.processes import exit_of_fork
 
@@ -211,12 +211,8 @@ def test_a_table_of_values_lives_until_it_was_read(gpu: torch.device, delays: in
 
 def gray(count: int) -> Any:
     """So many images without contrast."""
-    dataset = datasets.MNIST.__new__(datasets.MNIST)
-    dataset.data = torch.full((count, 28, 28), 128, dtype=torch.uint8)
-    dataset.targets = torch.arange(count)
     half = v1.Normalize([128 / 255 - 0.5], [1.0])
-    dataset.transform, dataset.target_transform = v1.Compose([v1.ToTensor(), half]), None
-    return dataset
+    return mnist(torch.full((count, 28, 28), 128, dtype=torch.uint8), v1.Compose([v1.ToTensor(), half]))
 
 
 def test_a_feed_dropped_in_a_fork_waits_for_nothing(gpu: torch.device) -> None:

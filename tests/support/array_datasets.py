@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torchvision import datasets
 
 COUNT = 23
@@ -86,6 +87,14 @@ def _stl10(root: Path, transform: Any) -> Any:
     (folder / "test_y.bin").write_bytes((_labels() + 1).astype(np.uint8).tobytes())
     (folder / "class_names.txt").write_text("\n".join("abcdefghij"))
     return datasets.STL10(str(root), split="test", transform=transform)
+
+
+def mnist(images: torch.Tensor, transform: Any) -> datasets.MNIST:
+    """An MNIST of these images, labelled by their place, without files."""
+    dataset = datasets.MNIST.__new__(datasets.MNIST)
+    dataset.data, dataset.targets = images, torch.arange(len(images))
+    dataset.transform, dataset.target_transform = transform, None
+    return dataset
 
 
 SETS: dict[str, Callable[[Path, Any], Any]] = {

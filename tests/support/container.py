@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from support.object_stores import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "deploy" / "entrypoint"
@@ -33,12 +34,6 @@ def as_arbitrary_user() -> list[str]:
     if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode:
         pytest.skip("root, and unshare can't make a user namespace: no ordinary user to run as")
     return command
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def wait_for(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:

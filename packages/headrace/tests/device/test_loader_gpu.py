@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
-from torchvision import datasets
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import headrace
+from support.array_datasets import mnist
 from support.jpegs import image_folder
 
 pytestmark = pytest.mark.gpu
@@ -33,17 +33,9 @@ def native(tmp_path: Path) -> Any:
     return ImageFolder(str(image_folder(tmp_path, 37, side=48)), transform)
 
 
-def grey(tmp_path: Path) -> Any:
-    dataset = datasets.MNIST.__new__(datasets.MNIST)
-    dataset.data = torch.randint(0, 256, (37, 28, 28), dtype=torch.uint8)
-    dataset.targets = torch.arange(37)
-    dataset.transform, dataset.target_transform = v1.ToTensor(), None
-    return dataset
-
-
 MAKERS: dict[str, Any] = {
     "native": native,
-    "grey": grey,
+    "gray": lambda _: mnist(torch.randint(0, 256, (37, 28, 28), dtype=torch.uint8), v1.ToTensor()),
     "tensors": lambda _: TensorDataset(torch.rand(37, 3, 4, 4), torch.arange(37)),
     "python": lambda _: Squares(),
 }
@@ -85,7 +77,7 @@ def test_batches_are_those_of_the_cpu(gpu: torch.device, kind: str, name: str, t
             assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["native", "grey", "tensors"])
+@pytest.mark.parametrize("kind", ["native", "gray", "tensors"])
 @pytest.mark.parametrize("resident", ["auto", False])
 def test_torchs_default_device_changes_nothing(
     gpu: torch.device, kind: str, resident: Any, tmp_path: Path

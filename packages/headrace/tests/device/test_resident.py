@@ -19,6 +19,7 @@ from headrace.engine.caller_stream import GatherStream
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.plan import Plan, make_plan
+from support.array_datasets import mnist
 
 META = torch.device("meta")
 
@@ -103,11 +104,7 @@ def test_only_three_values_are_taken() -> None:
 
 
 def grey_set() -> datasets.MNIST:
-    dataset = datasets.MNIST.__new__(datasets.MNIST)
-    dataset.data = torch.arange(6 * 28 * 28).reshape(6, 28, 28).to(torch.uint8)
-    dataset.targets = torch.arange(6)
-    dataset.transform, dataset.target_transform = v1.ToTensor(), None
-    return dataset
+    return mnist(torch.arange(6 * 28 * 28).reshape(6, 28, 28).to(torch.uint8), v1.ToTensor())
 
 
 def test_what_lives_there_is_finished_there(free: dict[str, int | None]) -> None:

@@ -15,6 +15,7 @@ import headrace
 from headrace._machine import queued_ns, usable_cores
 from headrace.engine.advice import advise
 from headrace.records import EpochStats, QueueFill, Work
+from support.datasets import Numbers
 
 
 class Waiting(Dataset[Any]):
@@ -25,16 +26,6 @@ class Waiting(Dataset[Any]):
 
     def __getitem__(self, index: int) -> int:
         time.sleep(0.01)
-        return index
-
-
-class Tiny(Dataset[Any]):
-    """Samples that take no time."""
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, index: int) -> int:
         return index
 
 
@@ -111,14 +102,14 @@ def test_a_busy_machine_is_not_taken_for_a_slow_disk() -> None:
 
 
 def test_the_caller_is_advised_where_sending_a_batch_takes_longer_than_making_it() -> None:
-    loader = headrace.DataLoader(Tiny(), batch_size=1, num_workers=2)
+    loader = headrace.DataLoader(Numbers(1000), batch_size=1, num_workers=2)
     for _ in loader:
         pass
     assert "  try num_workers=0: a batch takes " in loader.explain()
 
 
 def test_processes_that_nobody_asked_for_are_warned_of_once_where_the_caller_is_faster() -> None:
-    loader = headrace.DataLoader(Tiny(), batch_size=1)
+    loader = headrace.DataLoader(Numbers(1000), batch_size=1)
     for _ in loader:
         pass
     with pytest.warns(UserWarning, match=r"num_workers was left open.*Pass num_workers=0"):
@@ -127,7 +118,7 @@ def test_processes_that_nobody_asked_for_are_warned_of_once_where_the_caller_is_
 
 
 def test_processes_that_were_asked_for_are_not_warned_of() -> None:
-    loader = headrace.DataLoader(Tiny(), batch_size=1, num_workers=2)
+    loader = headrace.DataLoader(Numbers(1000), batch_size=1, num_workers=2)
     for _ in range(2):
         for _ in loader:
             pass

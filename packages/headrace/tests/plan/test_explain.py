@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torchvision import transforms as v1
-from torchvision.datasets import MNIST, ImageFolder
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from headrace.plan import Plan, explain, make_plan
@@ -17,6 +17,7 @@ from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, Step
 from headrace.plan.transform import NO_NATIVE_FORM
 from headrace.transforms import op as op_module
+from support.array_datasets import mnist
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -104,11 +105,8 @@ def test_erasing_on_the_host() -> None:
 
 
 def test_pictures_in_memory() -> None:
-    dataset = MNIST.__new__(MNIST)
-    dataset.data = torch.zeros(60, 28, 28, dtype=torch.uint8)
-    dataset.targets = torch.zeros(60, dtype=torch.int64)
-    dataset.transform = v1.Compose([v1.ToTensor(), v1.Normalize([0.1307], [0.3081])])
-    dataset.target_transform = None
+    steps = v1.Compose([v1.ToTensor(), v1.Normalize([0.1307], [0.3081])])
+    dataset = mnist(torch.zeros(60, 28, 28, dtype=torch.uint8), steps)
     compare("gather", explain(make_plan(dataset)))
     compare("gather_device", explain(make_plan(dataset, dtype=torch.float16, device=torch.device("xpu"))))
 
