@@ -251,7 +251,7 @@ def test_memory_held_is_reported() -> None:
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2, "worker_kind": "thread"}], ids=str
 )
-def test_memory_ends_with_the_loader_without_a_garbage_collection(options: dict[str, Any]) -> None:
+def test_a_loader_leaves_nothing_to_the_garbage_collection(options: dict[str, Any]) -> None:
     loader = headrace.DataLoader(Large(8), batch_size=4, **options)
     assert len(list(loader)) == 2
     memory = weakref.ref(loader._builder._collate)  # type: ignore[arg-type]
@@ -260,6 +260,7 @@ def test_memory_ends_with_the_loader_without_a_garbage_collection(options: dict[
     try:
         del loader
         assert memory() is None
+        assert gc.collect() == 0
     finally:
         gc.enable()
 

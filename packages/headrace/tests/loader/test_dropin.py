@@ -402,6 +402,26 @@ def test_a_subset_that_changes_its_samples_is_taken_as_by_torch(workers: int) ->
     assert found[0] == found[1]
 
 
+class Asked(Numbers):
+    times = 0
+
+    def __len__(self) -> int:
+        self.times += 1
+        return super().__len__()
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"batch_size": None}], ids=str)
+def test_a_dataset_is_asked_for_its_length_no_more_often_than_by_torch(options: dict[str, Any]) -> None:
+    asked = {}
+    for kind in (headrace.DataLoader, data.DataLoader):
+        dataset = Asked(6)
+        loader = kind(dataset, num_workers=0, **options)
+        for _ in range(3):
+            list(loader)
+        asked[kind] = dataset.times
+    assert asked[headrace.DataLoader] <= asked[data.DataLoader]
+
+
 def test_workers_know_of_themselves_what_torchs_know() -> None:
     found = [
         outcome(lambda: loader(Described(), None, num_workers=2))  # noqa: B023

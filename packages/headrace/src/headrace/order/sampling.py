@@ -43,11 +43,15 @@ class OwnSamplers:
         share = (*ranks, batch_size or 1, drop_last, remainder)
         if isinstance(sampler, Order):
             return OrderedBatches(sampler, Shard(*share))
-        order = self._order(sampler)
-        if order is None:
-            samples = length_of(dataset) or 0
-            return SampledBatches(sampler, samples, batch_size, drop_last, by_batches=False)
-        return _ordered(order, len(sampler.data_source), share)
+        kind = type(sampler) if sampler is self.sampler else None
+        if kind is SequentialSampler:
+            return _ordered(Sequential, len(sampler.data_source), share)
+        if kind is RandomSampler and not sampler.replacement and sampler.generator is None:
+            size = len(sampler.data_source)
+            if sampler.num_samples == size:
+                return _ordered(Shuffled, size, share)
+        samples = length_of(dataset) or 0
+        return SampledBatches(sampler, samples, batch_size, drop_last, by_batches=False)
 
     def are_followed(self, sampler: Any, batch_sampler: Any) -> bool:
         """Returns whether a loader of these attributes uses nothing but what torch's constructor made."""
@@ -73,20 +77,6 @@ class OwnSamplers:
 
     def _makes_batches(self, batch_sampler: Any) -> bool:
         return batch_sampler is self.batch_sampler and type(batch_sampler) is BatchSampler
-
-    def _order(self, sampler: Any) -> Callable[[int], Order] | None:
-        """The order to follow in place of `sampler`, or None if that decides itself."""
-        if sampler is not self.sampler:
-            return None
-        if type(sampler) is SequentialSampler:
-            return Sequential
-        untouched = (
-            type(sampler) is RandomSampler
-            and not sampler.replacement
-            and sampler.generator is None
-            and sampler.num_samples == len(sampler.data_source)
-        )
-        return Shuffled if untouched else None
 
 
 @lru_cache(maxsize=64)  # the same one for every epoch
