@@ -11,8 +11,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -137,10 +138,8 @@ class WorkerPool:
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
         self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
-        self._arrivals: dict[int, _Arrived | Future[Any] | Exception] = {}  # in order of arrival
-        self._nbytes: dict[int, int] = {}  # of batches that have come
-        self._spent: dict[int, tuple[int, int]] = {}  # `made_ns` and `packed_ns` of their messages
-        self.spent = (0, 0)  # the same of the batch that `next` gave last
+        self._arrivals: dict[int, _Arrived] = {}  # in order of arrival
+        self.spent = (0, 0)  # `made_ns` and `packed_ns` of the batch that `next` gave last
         self._turn = 0
         self._late_error: Exception | None = None  # of the sampler
         self._lost: Exception | None = None
@@ -216,9 +215,8 @@ class WorkerPool:
             self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
         self.taken += 1
         worker = self._waiting.pop(number)
-        del self._nbytes[number]
-        self.spent = self._spent.pop(number, (0, 0))
         arrived = self._arrivals.pop(number)
+        self.spent = arrived.message.made_ns, arrived.message.packed_ns
         self.fill()
         return self._result(arrived, worker)
 
@@ -246,8 +244,9 @@ class WorkerPool:
     @property
     def nbytes_in_flight(self) -> int:
         """Memory that they take, those that haven't come being as large as the largest that has."""
-        missing = len(self._waiting) - len(self._nbytes)
-        return sum(self._nbytes.values()) + missing * self.batch_nbytes
+        arrivals = list(self._arrivals.values())
+        missing = len(self._waiting) - len(arrivals)
+        return sum(each.message.nbytes for each in arrivals) + missing * self.batch_nbytes
 
     def cancel(self) -> None:
         """Gives up what is in flight. A worker ends its batch after the sample that it is making; but if
@@ -263,12 +262,10 @@ class WorkerPool:
                 self.progress[i].want_from(first)
             worker.requests.clear()
         for arrived in self._arrivals.values():
-            if isinstance(arrived, _Arrived):
+            if arrived.future is None:
                 arrived.inbox.discard(arrived.message)
         self._arrivals.clear()
         self._waiting.clear()
-        self._nbytes.clear()
-        self._spent.clear()
 
     @property
     def usable(self) -> bool:
@@ -305,12 +302,12 @@ class WorkerPool:
 
     # Requests and answers.
 
-    def _result(self, arrived: _Arrived | Future[Any] | Exception, worker: _Worker) -> Any:
+    def _result(self, arrived: _Arrived, worker: _Worker) -> Any:
         """A batch that has come from a worker. Raises its error."""
         if not self.config.streamed:
-            return _result_of(arrived)
+            return arrived.result()
         self._stream_states.pop(worker.number, None)
-        batch = _result_of(arrived)
+        batch = arrived.result()
         if isinstance(batch, ResumableBatch):
             self._stream_states[batch.worker] = batch.state
         return batch
@@ -393,17 +390,15 @@ class WorkerPool:
 
     def _arrived(self, worker: _Worker, message: Message) -> None:
         self._deaths.progress()
-        self._nbytes[message.number] = message.nbytes
-        self._spent[message.number] = message.made_ns, message.packed_ns
         if message.deferral is not None:
             self._measured(message.deferral)
             if self._deferred is not None:
                 self._deferred.learn(message.deferral)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
-        arrived: Any = _Arrived(worker.inbox, message)
+        arrived = _Arrived(worker.inbox, message)
         if self._members.pinning is not None and not message.failed:
-            arrived = self._members.pinning.submit(_pinned, arrived)
+            arrived.future = self._members.pinning.submit(_pinned, arrived)
         self._arrivals[message.number] = arrived
 
     def _timed_out(self) -> str:
@@ -519,8 +514,10 @@ class WorkerPool:
         other.stream_ended = worker.stream_ended
         for missing, request in worker.requests.items():
             if missing == death.note.request and error is not None:
-                self._nbytes[missing] = 0
-                self._arrivals[missing] = RuntimeError(error)
+                lost_batch: Future[Any] = Future()
+                lost_batch.set_exception(RuntimeError(error))
+                nothing = Message(missing, True, None, (), (), ())
+                self._arrivals[missing] = _Arrived(worker.inbox, nothing, lost_batch)
                 continue
             other.requests[missing] = request
             self._waiting[missing] = other
@@ -530,13 +527,14 @@ class WorkerPool:
         """The state from which another process continues the stream of a worker that died, or None for the
         epoch's start. Raises RuntimeError if it isn't known."""
         for number, made_by in self._waiting.items():
-            if made_by.number == worker.number and number in self._arrivals:
+            arrived = self._arrivals.get(number)
+            if made_by.number == worker.number and arrived is not None:
                 loaded: Future[Any] = Future()
                 try:
-                    loaded.set_result(self._result(self._arrivals[number], worker))
+                    loaded.set_result(self._result(arrived, worker))
                 except Exception as error:
                     loaded.set_exception(error)
-                self._arrivals[number] = loaded
+                arrived.future = loaded
         states = {**self._stream_states, **self.stream_ends}
         state = states.get(worker.number)
         unknown = worker.number not in states if state is None else samples_before(state[0]) is not None
@@ -545,23 +543,22 @@ class WorkerPool:
         return state
 
 
-class _Arrived(NamedTuple):
+@dataclass(eq=False)
+class _Arrived:
     """A message that has come from a worker."""
 
     inbox: Inbox
     message: Message
+    future: Future[Any] | None = None  # of what it brings, if that isn't loaded where it is asked for
 
-    def result(self) -> Any:
+    def load(self) -> Any:
         value = self.inbox.load(self.message)
         if self.message.failed:
             raise value.exception()
         return value
 
-
-def _result_of(arrived: _Arrived | Future[Any] | Exception) -> Any:
-    if isinstance(arrived, Exception):
-        raise arrived
-    return arrived.result()
+    def result(self) -> Any:
+        return self.load() if self.future is None else self.future.result()
 
 
 def _start_pinning(device: int) -> None:
@@ -570,4 +567,4 @@ def _start_pinning(device: int) -> None:
 
 
 def _pinned(arrived: _Arrived) -> Any:
-    return _torch_compat.pin_memory(arrived.result())
+    return _torch_compat.pin_memory(arrived.load())
