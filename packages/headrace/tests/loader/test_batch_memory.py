@@ -66,9 +66,10 @@ if __name__ == "__main__":
         {"dataset": Rows(), "collate_fn": collated},
         {"dataset": Arrays()},
         {"dataset": Arrays(), "collate_fn": np.stack},
-        {"dataset": Rows(), "multiprocessing_context": "forkserver"},
+        {"dataset": Rows(), "multiprocessing_context": "forkserver", "num_workers": 1},
     ):
-        loader = headrace.DataLoader(**options, num_workers=2, worker_kind="process", batch_size=4)
+        options = {"num_workers": 2, "worker_kind": "process", "batch_size": 4, **options}
+        loader = headrace.DataLoader(**options)
         check(loader, options)
         held = list(loader)
         check(held, options)
