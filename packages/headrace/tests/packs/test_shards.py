@@ -29,7 +29,8 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("key", NAMES)
+# A record of an extended header counts its own length, which has one digit more from some length on.
+@pytest.mark.parametrize("key", [*NAMES, *("z" * length for length in range(975, 990))], ids=len)
 def test_tarfile_reads_the_members(key: str) -> None:
     sample = Sample(key, "jpg", b"image" * 300, 12, (("json", b"{}"), ("txt", b""), ("seg.png", bytes(512))))
     pieces, begin = members(sample)
@@ -47,12 +48,6 @@ def test_a_size_that_ustar_has_no_room_for() -> None:
     info = tarfile.TarFile(fileobj=io.BytesIO(header), mode="r").next()
     assert info is not None
     assert (info.name, info.size) == ("a.jpg", 1 << 34)
-
-
-@pytest.mark.parametrize("value_size", [1, 80, 85, 90, 91, 92, 93, 94, 95, 980, 990, 991, 992])
-def test_extended_records_count_their_own_length(value_size: int) -> None:
-    record = tar._pax_record(b"path", b"v" * value_size)
-    assert int(record.split(b" ")[0]) == len(record)
 
 
 def test_gnu_tar_reads_them_without_complaint(tmp_path: Path) -> None:
