@@ -89,3 +89,14 @@ def test_torchs_default_device_changes_nothing(
         made = [*headrace.DataLoader(dataset, device=gpu, resident=resident, **options)]
     for ours, theirs in zip(made, expected, strict=True):
         assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_copies_to_the_device_are_a_stage(gpu: torch.device) -> None:
+    rows = TensorDataset(torch.arange(40.0))
+    loader = headrace.DataLoader(rows, batch_size=10, device=gpu, resident=False)
+    for batch in loader:
+        batch[0].cpu()  # waits for its copy
+    transfer = loader.stats().epochs[0].stages[-1]
+    assert (transfer.name, transfer.samples, transfer.bytes) == ("transfer", 40, 160)
+    assert transfer.seconds > 0
+    assert "transfer" in str(loader.stats())

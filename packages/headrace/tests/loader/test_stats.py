@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.device.prefetcher import DevicePrefetcher
 from headrace.records import EpochStats, LoaderStats, QueueFill, SampleFailure, StageStats
 from support.stateful import CountedStream
 
@@ -259,24 +258,3 @@ def test_worker_processes_report_what_their_samples_took(dataset: Any) -> None:
         )
         assert all(stage.seconds > 0 for stage in stages.values())
     assert [stage.samples for stage in loader.stats().epochs[1].stages] == [40, 40]
-
-
-def test_copies_to_the_device_are_a_stage() -> None:
-    class Copying(DevicePrefetcher):
-        """Acts as if each batch's copy were known to be over once the next is sent."""
-
-        def send(self, batch: Any, keys: Any = None) -> Any:
-            if self.copied_bytes:
-                self._copy_seconds += 0.25
-            self.copied_bytes += batch[0].nbytes
-            return super().send(batch, keys)
-
-    loader = headrace.DataLoader(TensorDataset(torch.arange(40.0)), batch_size=10)
-    copying = Copying(None)
-    copying.idle = False
-    loader._builder.transfer = lambda config, plan: copying  # type: ignore[method-assign]
-    for _batch in loader:
-        pass
-    transfer = loader.stats().epochs[0].stages[-1]
-    assert (transfer.name, transfer.samples, transfer.bytes, transfer.seconds) == ("transfer", 40, 160, 0.75)
-    assert "transfer" in str(loader.stats())

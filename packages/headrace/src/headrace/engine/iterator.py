@@ -140,9 +140,8 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
 
     def _count_copies(self, samples: int) -> None:
         nbytes, seconds = self._transfer.copied_bytes, self._transfer.copy_seconds
-        if (nbytes, seconds) != self._copied:
-            before = self._copied
-            self._copied = nbytes, seconds
+        if nbytes:
+            before, self._copied = self._copied, (nbytes, seconds)
             self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
 
     def _next(self) -> tuple[HostBatch, int, Any]:
