@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -185,15 +184,6 @@ def test_a_batch_that_fails_is_an_error_in_its_place(gpu: torch.device) -> None:
         except ValueError:
             seen.append(-1)
     assert seen == [0, 1, 2, -1, 4, 5]
-
-
-def test_a_device_without_streams_is_waited_for(
-    gpu: torch.device, delays: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules[DevicePrefetcher.__module__], "WITHOUT_STREAMS", ("simulated",))
-    feed = DevicePrefetcher(gpu)
-    there = [feed.receive(feed.send([host(k)]))[0] for k in range(8)]
-    assert [tensor.unique().tolist() for tensor in there] == [[k] for k in range(8)]
 
 
 def test_a_table_of_values_lives_until_it_was_read(gpu: torch.device, delays: int) -> None:

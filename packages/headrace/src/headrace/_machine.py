@@ -16,7 +16,7 @@ SCHEDULING = Path("/proc/thread-self/schedstat")
 def usable_cores() -> int:
     """Cores by affinity and cgroup quota (v1 and v2), at least 1; a part of a core counts as one. Inside a
     container `os.cpu_count()` reports the host's."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 

@@ -52,8 +52,7 @@ def pinning_helps() -> bool:
     """Returns whether there is an accelerator to whose own memory page-locked memory is copied faster.
 
     Asks the driver once, which takes as long as the rest of what creates a loader."""
-    kind, count = _accelerators()
-    return count > 0 and kind != "mps"
+    return _accelerators()[1] > 0
 
 
 def _accelerators() -> tuple[str, int]:

@@ -40,7 +40,7 @@ class Postprocess:
         if self._values is not None:
             if self._table is None or self._table.device != images.device:
                 self._table = self._values.to(images.device)
-            if images.device.type not in ("cpu", "mps"):  # dropped early, perhaps
+            if images.device.type != "cpu":  # dropped early, perhaps
                 self._table.record_stream(torch.accelerator.current_stream(images.device))
             images = look_up_batch(images, self._table, segment.memory_format)
         else:
@@ -74,7 +74,7 @@ def _noise_for(
     """Each box's numbers, flat, on the device of `images`, copied there together."""
     shapes = [step.erase.noise_size(height, width) for _, _, _, height, width in places]
     sizes = [3 * height * width for height, width in shapes]
-    pinned = images.device.type not in ("cpu", "mps")
+    pinned = images.device.type != "cpu"
     noise = torch.empty(sum(sizes), dtype=images.dtype, device="cpu", pin_memory=pinned)
     for part, (i, *_), shape in zip(_split(noise, sizes), places, shapes, strict=True):
         drawn = torch.from_numpy(draw_noise(keys[i], step.number, *shape))

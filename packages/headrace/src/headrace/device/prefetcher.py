@@ -21,8 +21,6 @@ from headrace.records import BatchKeys
 # Batches that are sent before they are asked for. One would do if every batch were there in time; the second
 # covers one that is late.
 AHEAD = 2
-# Backends whose tensors all live on one stream.
-WITHOUT_STREAMS = ("cpu", "mps")
 
 Step = Callable[[Any, BatchKeys | None], Any]
 
@@ -50,8 +48,8 @@ class _Flight:
 class DevicePrefetcher:
     """Copies batches to `device`, any number ahead of the consumer, one thread at a time.
 
-    On CUDA, ROCm and XPU copies run on a side stream, and nothing here waits for the device. On MPS, which
-    has no second stream, `send` copies and waits. On the CPU tensors stay as they are.
+    On CUDA, ROCm and XPU copies run on a side stream, and nothing here waits for the device. On the CPU
+    tensors stay as they are.
 
     Args:
         device: None if batches stay where they were made; without an index the current accelerator.
@@ -76,10 +74,10 @@ class DevicePrefetcher:
         self._moves = device is not None
         self._prepare = prepare
         self._finish = finish
-        streamless = self.device.type in WITHOUT_STREAMS
-        self._stream = None if streamless else torch.Stream(device=self.device)
-        self.ahead = 0 if streamless else AHEAD
-        self.idle = streamless and not self._moves and prepare is None and finish is None
+        on_cpu = self.device.type == "cpu"
+        self._stream = None if on_cpu else torch.Stream(device=self.device)
+        self.ahead = 0 if on_cpu else AHEAD
+        self.idle = on_cpu and not self._moves and prepare is None and finish is None
         self._flights: deque[_Flight] = deque()
         self.copied_bytes = 0  # of tensors that weren't there already
         self._copy_seconds = 0.0
@@ -87,7 +85,7 @@ class DevicePrefetcher:
 
     @property
     def copy_seconds(self) -> float:
-        """Device time of the copies that are known to be over; 0 on devices without streams."""
+        """Device time of the copies that are known to be over; 0 on the CPU."""
         self._land()
         return self._copy_seconds
 

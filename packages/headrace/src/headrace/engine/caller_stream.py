@@ -148,8 +148,7 @@ def _take(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     outside = (rows < 0) | (rows >= len(tensor))
     if outside.any():
         raise IndexError(f"index {int(rows[outside][0])} is out of range for {len(tensor)} rows")
-    if tensor.device.type != "mps":
-        rows = rows.pin_memory()  # or else the copy waits for all that is queued on the device
-        # The data may be dropped, at the end of an epoch, before this stream has come to it.
-        tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+    rows = rows.pin_memory()  # or else the copy waits for all that is queued on the device
+    # The data may be dropped, at the end of an epoch, before this stream has come to it.
+    tensor.record_stream(torch.accelerator.current_stream(tensor.device))
     return tensor.index_select(0, rows.to(tensor.device, non_blocking=True))

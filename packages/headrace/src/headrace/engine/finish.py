@@ -90,12 +90,7 @@ def seeded_batch(keys: BatchKeys, device: torch.device) -> Iterator[None]:
             yield
             return
         with torch.random.fork_rng([device.index or 0], device_type=device.type):
-            _seed_device(device, seed)
+            module = torch.get_device_module(device)
+            with module.device(device):
+                module.manual_seed(seed)
             yield
-
-
-def _seed_device(device: torch.device, seed: int) -> None:
-    module = torch.get_device_module(device)
-    # manual_seed is for the current device; MPS has one only, and no way to choose it.
-    with module.device(device) if hasattr(module, "device") else nullcontext():
-        module.manual_seed(seed)

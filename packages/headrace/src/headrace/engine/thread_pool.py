@@ -122,6 +122,5 @@ def _end_all() -> None:
 
 def _as_batch_work() -> None:
     """Samples are made ahead: a thread that wakes for one shouldn't interrupt the training step."""
-    if hasattr(os, "sched_setscheduler"):
-        with suppress(OSError):  # if a sandbox forbids it, it was only a hint
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # if a sandbox forbids it, it was only a hint
+        os.sched_setscheduler(threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0))

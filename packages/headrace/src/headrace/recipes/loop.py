@@ -245,7 +245,7 @@ class Trainer:
     def _save(self, name: str) -> None:
         """Writes a checkpoint; all ranks take part, rank 0 writes."""
         random = {"cpu": torch.get_rng_state()}
-        if self.device.type not in ("cpu", "mps"):
+        if self.device.type != "cpu":
             random[self.device.type] = torch.get_device_module(self.device).get_rng_state(self.device)
         by_rank: list[Any] = [random] * self.ranks
         if dist.is_initialized():
