@@ -36,17 +36,8 @@ def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
         public.get_worker_info = lambda: info
 
 
-def _iterator_base() -> type:
-    """Returns the class of torch's iterators of a DataLoader, for code that asks for it; if it is gone,
-    no such code is left."""
-    try:
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
-    except ImportError:
-        return Iterator
-    return _BaseDataLoaderIter
-
-
-LoaderIteratorBase: Any = _iterator_base()
+# The class of torch's iterators of a DataLoader, for code that asks for it.
+LoaderIteratorBase: Any = getattr(torch.utils.data.dataloader, "_BaseDataLoaderIter", Iterator)
 
 
 def processes_of(iterator: Any) -> list[Any]:

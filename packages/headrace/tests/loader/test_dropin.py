@@ -25,7 +25,6 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace import _torch_compat
 from headrace.order import Shuffled
 from support.datasets import Numbers, Stream
 from support.equal import same
@@ -330,11 +329,6 @@ def test_the_iterator_in_use_is_shown_where_workers_are_kept() -> None:
     assert isinstance(kept, _BaseDataLoaderIter)
     with pytest.raises(StopIteration):
         next(kept)
-
-
-def test_iterators_work_where_torchs_class_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("torch.utils.data.dataloader._BaseDataLoaderIter")
-    assert _torch_compat._iterator_base() is Iterator
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_numbers_are_the_headers() -> None:
 def test_errors_of_the_library_arrive_as_text() -> None:
     with pytest.raises(NativeError, match="threads must be 0 to 1024"):
         ffi.Pool(-1, 0)
-    assert all(ffi.describe(code) for code in range(11))
+    assert all(ffi.library().hr_describe(code) for code in range(11))
     assert ffi.build_info()["version"]
 
 

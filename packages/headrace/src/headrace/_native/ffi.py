@@ -126,12 +126,6 @@ def build_info() -> dict[str, str]:
     return info
 
 
-def describe(code: int) -> str:
-    """A sentence for the code of a sample's status."""
-    text: bytes = library().hr_describe(code)
-    return text.decode()
-
-
 def op_names() -> tuple[str, ...]:
     """Ops that native code knows."""
     return _names("hr_op_name")
