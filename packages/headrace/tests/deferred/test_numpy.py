@@ -21,7 +21,7 @@ from torchvision.transforms import functional as F1  # noqa: N812  (torchvision'
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace._native import deferred as memory
-from headrace.deferred import arrays
+from headrace.deferred import arrays, images
 from headrace.deferred.arrays import find
 from support.deferred_images import needs_native, never_deferred
 from support.equal import same
@@ -41,7 +41,7 @@ DEFERRED = ("RGB", "L", "P", "PNG")
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch, recorded: None) -> None:
-    monkeypatch.setattr(arrays, "of_images", arrays.Counter())
+    monkeypatch.setattr(images, "unused", images.Counter())
 
 
 def pair(name: str) -> tuple[Any, Any]:
@@ -169,7 +169,7 @@ def test_an_image_that_is_read_again_is_decoded_once() -> None:
 
 
 def test_arrays_that_are_always_touched_are_filled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "MOST_OF_IMAGES", 3)
+    monkeypatch.setattr(arrays, "MOST_UNUSED", 3)
     arrays_ = [np.asarray(pair("RGB")[0]) for _ in range(3)]
     assert torch.stack([torch.from_numpy(array.copy()) for array in arrays_]).shape[0] == 3
     assert find(np.asarray(pair("RGB")[0])) is None

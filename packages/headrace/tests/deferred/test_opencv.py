@@ -21,6 +21,7 @@ from PIL import Image
 from headrace import deferred
 from headrace._native import deferred as memory
 from headrace._native import ffi
+from headrace.deferred import arrays
 from support import odd_jpegs, pngs
 from support.jpegs import JPEG_KINDS, jpeg
 from support.odd_files import ODD_FILES, saved
@@ -34,11 +35,24 @@ NUMPYS = np.ascontiguousarray
 Call = tuple[str, tuple[Any, ...]]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def recorded() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(arrays, "MOST_UNUSED", 1 << 30)  # most arrays of these tests are touched
     opencv.start()
     yield
     opencv.stop()
+
+
+def test_arrays_that_are_always_touched_are_filled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "MOST_UNUSED", 3)
+    pixels = np.arange(90 * 60 * 3, dtype=np.uint8).reshape(90, 60, 3)
+    data, late = png(pixels), []
+    for _ in range(5):
+        resized = cv2.resize(cv2.imdecode(data, cv2.IMREAD_COLOR), (40, 30))
+        late.append(untouched(resized))
+        assert np.array_equal(resized, OPENCVS["resize"](pixels, (40, 30)))
+    assert late == [True, True, True, False, False]
+    assert untouched(cv2.imdecode(data, cv2.IMREAD_COLOR))
 
 
 def untouched(array: Any) -> bool:

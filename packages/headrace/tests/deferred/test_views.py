@@ -180,7 +180,7 @@ def test_views_are_made_by_crops_where_the_whole_image_does_not_fit_into_memory(
     def too_large(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(arrays, "MOST_OF_IMAGES", 0)
+    monkeypatch.setattr(arrays, "MOST_UNUSED", 0)
     data = jpeg(np.random.default_rng(12), "4:2:0", 90, 80)
     ours, theirs = both(data)
     tried = counted(monkeypatch, too_large)
@@ -198,7 +198,7 @@ def decoded_images() -> int:
 def test_decoded_pixels_are_held_no_longer_than_an_image_that_may_need_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrays, "MOST_OF_IMAGES", 0)
+    monkeypatch.setattr(arrays, "MOST_UNUSED", 0)
     before = decoded_images()
     kept = []
     for n in range(6):

@@ -28,8 +28,7 @@ ARRAY_DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.int16, np.float32, 
 TENSOR_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int64)
 AXES = ("HW", "HWC", "CHW")
 PATCHES = "P"  # in place of axes
-of_images = Counter()  # arrays that images gave, since one of them was part of something recorded
-MOST_OF_IMAGES = 512  # more than a batch holds
+MOST_UNUSED = 512  # arrays, more than a batch holds
 # Bytes of files beyond which further arrays are filled at once: those that are kept hold theirs.
 MOST_HELD_NBYTES = 256 << 20
 
@@ -111,30 +110,22 @@ class Recipe(NamedTuple):
         """The maker of the values."""
         return self.chain.fill(self.store, self.frame, self.patches)
 
-    def array(self) -> npt.NDArray[Any] | None:
-        """A new array, which may be written, or None if it can't be made like that."""
-        layout = self.layout
-        memory = self._memory(layout)
-        return None if memory is None else self._array_on(memory, layout)
+    def array(self, unused: Counter | None = None, *, writable: bool = True) -> npt.NDArray[Any] | None:
+        """A new array, or None if it can't be made like that.
 
-    def array_of_image(self, *, writable: bool) -> npt.NDArray[Any] | None:
-        """The array that an image gives to the user's code. It is filled at once if none of the last ones was
-        part of something recorded: a touch costs a twentieth of the time that an image takes."""
+        Args:
+            unused: the arrays that the same function made, since one of them was part of something recorded.
+                After many of them it is filled at once: a touch costs a twentieth of the time that an image
+                takes, and moves pages.
+            writable: whether it may be written.
+        """
         layout = self.layout
-        memory = self._memory(layout, late=of_images.count < MOST_OF_IMAGES)
-        of_images.count += 1
+        memory = self._memory(layout, unused)
         if memory is None:
             return None
         if not writable:
             memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
-        array = self._array_on(memory, layout)
-        found = find(array)
-        if found is not None:
-            found[0].of_image = True
-        return array
-
-    def _array_on(self, buffer: Any, layout: Layout) -> npt.NDArray[Any]:
-        return np.ndarray(layout.shape, ARRAY_DTYPES[self.store.dtype], buffer, 0, layout.strides)
+        return np.ndarray(layout.shape, ARRAY_DTYPES[self.store.dtype], memory, 0, layout.strides)
 
     def tensor(self) -> torch.Tensor | None:
         """A new tensor, whose strides tell how its values lie in memory, or None if it can't be made like
@@ -144,11 +135,14 @@ class Recipe(NamedTuple):
         dtype = TENSOR_DTYPES[self.store.dtype]
         return None if memory is None else tensor_on(memory, dtype, layout.shape, layout.strides)
 
-    def _memory(self, layout: Layout, *, late: bool = True) -> Any:
-        """A buffer with the pixels, or None if native code can't make them. It is filled now if it isn't to
-        be `late`, if there is no deferred memory left, if too much is held already or if the file isn't
+    def _memory(self, layout: Layout, unused: Counter | None = None) -> Any:
+        """A buffer with the pixels, or None if native code can't make them. It is filled now after many that
+        are `unused`, if there is no deferred memory left, if too much is held already or if the file isn't
         certain to decode."""
-        late = late and self.chain.file.certain and File.held_nbytes <= MOST_HELD_NBYTES
+        late = self.chain.file.certain and File.held_nbytes <= MOST_HELD_NBYTES
+        if unused is not None:
+            late = late and unused.count < MOST_UNUSED
+            unused.count += 1
         fill = self.fill() if late and layout.nbytes <= deferred.MOST_NBYTES else None
         # Of images of one row or column, strides don't tell the axes.
         chain = None if min(self.chain.shown) < 2 else self.chain.checked(fill)
@@ -156,7 +150,7 @@ class Recipe(NamedTuple):
             return None
         if fill is not None:
             recipe = self if chain is self.chain else self._replace(chain=chain)
-            memory = ArrayPiece(recipe, fill, layout).take()
+            memory = ArrayPiece(recipe, fill, layout, unused).take()
             if memory is not None:
                 return memory
         if not self.is_image:
@@ -173,22 +167,25 @@ class ArrayPiece(deferred.Piece):
         shape, strides: of the array that it was taken for.
         used: whether a step on it was recorded.
         stacked: whether it is part of another one.
-        of_image: whether an image gave it to the user's code.
+        unused: the count that it belongs to, as of `Recipe.array`, or None.
         reader: the place in that code that was noted to read it, or None.
     """
 
-    __slots__ = ("of_image", "reader", "recipe", "shape", "stacked", "strides", "used")
+    __slots__ = ("reader", "recipe", "shape", "stacked", "strides", "unused", "used")
 
-    def __init__(self, recipe: Recipe, fill: deferred.ImageFill, layout: Layout) -> None:
+    def __init__(
+        self, recipe: Recipe, fill: deferred.ImageFill, layout: Layout, unused: Counter | None
+    ) -> None:
         super().__init__((fill,), layout.nbytes)
         self.recipe, self.shape, self.strides = recipe, layout.shape, layout.strides
-        self.used = self.stacked = self.of_image = False
+        self.used = self.stacked = False
+        self.unused = unused
         self.reader: str | None = None
 
     def note_use(self) -> None:
         """To be called if it is part of something that was recorded."""
-        if self.of_image:
-            of_images.count = 0
+        if self.unused is not None:
+            self.unused.count = 0
         if self.reader is not None:
             own_code.forget_pixels(self.reader)
             self.reader = None

@@ -62,7 +62,7 @@ LARGE_PIXELS = {JpegImageFile: 224 * 224, PngImageFile: 96 * 96, WebPImageFile: 
 _TRANSFORM = inspect.signature(Image.Image.transform)
 KINDS = frozenset({Image.Image, *MODES})
 
-opened = Counter()  # files that native code decodes, but not at once
+opened, unused = Counter(), Counter()  # files that native code decodes later; arrays, as of `Recipe.array`
 large = Counter()  # files that were opened and have `LARGE_PIXELS`
 
 
@@ -375,8 +375,8 @@ def _as_array(image: Any, dtype: Any = None, copy: bool | None = None) -> Any:
         converted = None if copy is False else with_dtype(store, dtype)
         # The numbers of a palette's entries are levels from here on.
         chain = known.chain._replace(mode="L") if image.mode == "P" else known.chain
-        recipe = Recipe(chain, converted or store, axes)
-        made = recipe.array_of_image(writable=copy is True or converted is not None)
+        writable = copy is True or converted is not None
+        made = Recipe(chain, converted or store, axes).array(unused, writable=writable)
         if not known.noted and made is not None:
             known.noted = True
             note_reader(made, own_code.note_pixels())

@@ -32,7 +32,7 @@ from headrace._native import abi, ffi, render
 from headrace._torch_compat import replace_attribute
 from headrace.deferred import opencv_steps as steps
 from headrace.deferred.arrays import Recipe, recipe_of, unclaim
-from headrace.deferred.chain import Chain, File
+from headrace.deferred.chain import Chain, Counter, File
 from headrace.deferred.exif import APP1, START_OF_SCAN, UPRIGHT, orientation_in, segments_of
 from headrace.deferred.images import LARGE_PIXELS, large, opened
 from headrace.deferred.steps import BGR_ROWS, GRAY_ROWS, MAX_TABLES, RGB_ROWS, Store, laid_out
@@ -64,6 +64,7 @@ _ours: dict[str, Function] = {}
 _verdicts: dict[tuple[str, Any], tuple[bool, int | None]] = {}
 _needed: dict[str, str] = {}  # by a library's function, that of OpenCV whose variant it has
 _comparing = threading.RLock()
+_unused = Counter()  # arrays of files, as of `Recipe.array`
 _within: list[str] = []  # the function that is compared, by who holds the lock
 
 
@@ -125,7 +126,7 @@ def _decoded(data: bytes, flags: int) -> Any:
         for axis, mirrored in zip("xy", upright, strict=True):
             chain = chain.flipped(**{axis: True}) if chain and mirrored else chain
     store = _STORES[flags]
-    array = chain and Recipe(chain, store, "HW" if store is GRAY_ROWS else "HWC").array()
+    array = chain and Recipe(chain, store, "HW" if store is GRAY_ROWS else "HWC").array(_unused)
     opened.count += array is not None
     kind = PngImageFile if is_png else JpegImageFile
     large.count += array is not None and math.prod(file.size) >= LARGE_PIXELS[kind]
@@ -179,6 +180,7 @@ def seen(x: Any) -> Recipe | None:
 
 def recording(original: Function, *, name: str, record: Callable[..., Recipe | None]) -> Function:
     """`original`, a function of an array, recorded by `record` if it can be."""
+    unused = Counter()
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -190,7 +192,7 @@ def recording(original: Function, *, name: str, record: Callable[..., Recipe | N
                 made = record(recipe, *args[1:], **given)
             except Exception:  # which OpenCV says in its own way
                 made = None
-            array = None if made is None else _like(original, src, made).array()
+            array = None if made is None else _like(original, src, made).array(unused)
             if array is not None:
                 return array
             unclaim(src)
@@ -501,6 +503,7 @@ def start() -> None:
     """From now on cv2's functions record in this process."""
     if _undo:
         return
+    _unused.count = 0
     wrappers: dict[str, Callable[[Function], Function]] = {
         **{name: functools.partial(_calling, _FIRST[name]) for name in _FIRST},
         **{name: functools.partial(recording, name=name, record=STEPS[name]) for name in STEPS},
