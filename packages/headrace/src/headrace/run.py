@@ -224,11 +224,7 @@ class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
 
 @dataclass
 class Rate:
-    """A loader's batches per second, if nothing is done with them.
-
-    Attributes:
-        batches, seconds: those that were measured.
-    """
+    """A loader's batches per second, if nothing is done with them."""
 
     batches: int = 0
     seconds: float = 0.0

@@ -20,19 +20,12 @@ UNTOUCHED, WANTED, FILLED = 1, 2, 3  # states of memory; 0: it isn't deferred
 
 
 class DeferredCounts(NamedTuple):
-    """Counts of what this process did with deferred memory.
+    """Counts of what this process did with deferred memory."""
 
-    Attributes:
-        live: pieces that are in use.
-        faults: touches that had to wait.
-        fills: pieces that were filled.
-        filled_nbytes: bytes of all that were.
-    """
-
-    live: int
-    faults: int
-    fills: int
-    filled_nbytes: int
+    live: int  # pieces that are in use
+    faults: int  # touches that had to wait
+    fills: int  # pieces that were filled
+    filled_nbytes: int  # bytes of all that were
 
 
 @cache

@@ -151,12 +151,7 @@ def op(
 
 @dataclass(frozen=True)
 class Drawn:
-    """Numbers that were drawn for an image.
-
-    Attributes:
-        values: float64 [ops, abi.DRAWS].
-        width, height: of the result, in pixels.
-    """
+    """Numbers that were drawn for an image, float64 [ops, abi.DRAWS], and the size of the result."""
 
     values: npt.NDArray[np.float64]
     width: int
@@ -297,12 +292,8 @@ class Source:
 
 
 class Pool:
-    """Decode threads, and reader threads that start once reads are measured to block.
-
-    Args:
-        decode_threads: number; with 0, whoever waits for a batch does the work.
-        read_threads: at most; with 0, decode threads always read for themselves.
-    """
+    """Decode threads, and reader threads that start once reads are measured to block, `read_threads` at most.
+    With 0 decode threads, whoever waits for a batch does the work."""
 
     def __init__(self, decode_threads: int, read_threads: int) -> None:
         self._handle = c_void_p()
@@ -367,11 +358,8 @@ class Pool:
 
 @dataclass
 class Batch:
-    """A batch on its way. `wait()` must have returned True before it is dropped.
-
-    Attributes:
-        statuses: [n] of `abi.STATUS`; what became of each sample, once `wait()` has returned True.
-    """
+    """A batch on its way. `wait()` must have returned True before it is dropped; `statuses`, [n] of
+    `abi.STATUS`, then say what became of each sample."""
 
     _handle: c_void_p
     statuses: npt.NDArray[np.void]

@@ -62,12 +62,8 @@ def inflated_png(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 class DecodedImage:
-    """All pixels of an image file, of which images are made as `render_file` makes them of the file.
-
-    Args:
-        data: the file.
-        size: its (width, height), as the attribute.
-        decoders: bit i allows decoder i; with the flags of a `RenderJob`.
+    """All pixels of an image file of `size` (width, height), of which images are made as `render_file` makes
+    them of the file. Bit i of `decoders` allows decoder i; they have the flags of a `RenderJob`, too.
 
     Raises:
         NativeError: no allowed decoder takes the file, or it is of another size.

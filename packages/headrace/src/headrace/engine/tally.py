@@ -13,11 +13,7 @@ BOUNDS = [math.ldexp(1 + part / PARTS, exponent) for exponent in range(-20, 12) 
 
 
 class Histogram:
-    """A histogram of how long steps waited.
-
-    Attributes:
-        count, total, largest: of the values added, exact; in seconds.
-    """
+    """A histogram of how long steps waited: `count`, `total` and `largest` of the values are exact."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -13,11 +13,8 @@ def figures(loader: Any, iterator: Any) -> dict[str, Any]:
     one that was started last, `ready` is the latest mean of batches ready, `depth` the number of batches that
     may be in flight, 0 if it isn't known, and `length` and `skipped` are those of `iterator`. "remote" is as
     in `RemoteStats`, None for local data; "waiting_seconds" the time that the training loop has been in
-    next() now, 0 if it isn't.
-
-    Args:
-        loader: a `headrace.DataLoader`.
-        iterator: its latest `LoaderIterator`, or None if that is gone.
+    next() now, 0 if it isn't. `iterator` is the latest one of `loader`, a `headrace.DataLoader`, or None if
+    that is gone.
     """
     stats: LoaderStats = loader.stats()
     failures, epoch = stats.failures, stats.epochs[-1] if stats.epochs else None

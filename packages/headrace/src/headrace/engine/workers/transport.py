@@ -115,10 +115,7 @@ class Loan:
 
 def allocate(nbytes: int, name: str) -> int:
     """A file descriptor of new memory of that size. Whoever looks at a process's maps sees `name` there.
-
-    Raises:
-        MemoryError: there is none. (A write to memory that wasn't allocated would end the process.)
-    """
+    Raises MemoryError if there is none: a write to memory that wasn't allocated would end the process."""
     file = os.memfd_create(name)
     try:
         os.posix_fallocate(file, 0, nbytes)
