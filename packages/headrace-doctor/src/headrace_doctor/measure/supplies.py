@@ -108,7 +108,7 @@ class Supplies:
         demand = self._observation.phase(DEMAND) or actual
         wanted = sum(demand.samples) / max(1e-9, sum(demand.computes))
         if supply.samples_per_second < AMPLE * wanted or actual.stall >= STALL_THAT_MATTERS:
-            self._try_others(watched, actual, supply, wanted)
+            self._try_others(watched, supply, wanted)
 
     def measure_loop(self, watched: Watched, loop: Loop) -> None:
         """Measures the loader of a loop, if waiting for it matters, with its number of workers and with one
@@ -126,7 +126,7 @@ class Supplies:
                 cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
                 loop.supplies[str(workers)] = [1 / phase.samples_per_second, cpu]
 
-    def _try_others(self, watched: Watched, actual: Phase, supply: Phase, wanted: float) -> None:
+    def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
         loader = watched.loader
         if isinstance(loader.dataset, IterableDataset):
             self._observation.notes.append(
@@ -141,7 +141,7 @@ class Supplies:
             looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
             if worker_threads(looks) > usable_cores():
                 self._try(watched, {"worker_threads": 1})
-        if loader.num_workers and is_uneven(sample_durations(self._counted(), ACTUAL), actual):
+        if loader.num_workers and is_uneven(sample_durations(self._counted(), SUPPLY), supply):
             self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
             if hasattr(loader, "in_order"):
                 self._try(watched, {"loader": {"in_order": False}})
