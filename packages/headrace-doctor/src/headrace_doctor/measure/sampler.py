@@ -45,8 +45,7 @@ MOST_WALKS = 3  # of all stacks, in one look
 THREADED = ("cv2", "numpy", "scipy", "numexpr", "numba", "sklearn", "torch")
 # Processor time below which a native thread counts as idle, between two writes.
 NATIVE_THREAD_SECONDS = 0.002
-# A look that comes after so many intervals waited for the GIL.
-LATE = 2.0
+LATE_SECONDS = 0.001  # a look that comes so late has waited for the GIL
 # Upper edges of the histogram's bins, seconds: each half an octave above the one before, from 10 µs to 160 s.
 EDGES = tuple(1e-5 * 2 ** (step / 2) for step in range(49))
 
@@ -170,7 +169,7 @@ class Sampler:
                     break
             now = time.perf_counter()
             with _no_collection():
-                self._look(now - last)
+                self._look(now - last, now - due)
             last, phase = now, read_phase(self._folder)
             if phase != self._counts.phase or now - written > self._write_seconds:
                 ending, written = self._counts, now
@@ -188,7 +187,8 @@ class Sampler:
         self._write_seconds = FINE_WRITE_SECONDS if fine else COARSE_WRITE_SECONDS
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 
-    def _look(self, seconds: float) -> None:
+    def _look(self, seconds: float, late: float) -> None:
+        """Looks at all threads, `seconds` after the look before and `late` seconds later than planned."""
         counts = self._counts
         counts.seconds += seconds
         counts.rounds += 1
@@ -203,10 +203,10 @@ class Sampler:
             taken, computed = seconds, self._on_core_since_last_look(thread.native_id)
             if stage.kind == "send" and not stage.waiting:  # or it waits for the GIL, which looks the same
                 taken = min(seconds, computed)
-            elif stage.waiting and seconds > LATE * self._interval and computed < math.inf:
-                # It may have held the GIL until now, as a long call into C does.
-                taken -= min(seconds, computed)
-                counts.unseen[stage.kind] = counts.unseen.get(stage.kind, 0.0) + seconds - taken
+            elif stage.waiting and late > LATE_SECONDS and late < 2 * computed < math.inf:
+                # It held the GIL when the look was due, as a long call into C does.
+                counts.unseen[stage.kind] = counts.unseen.get(stage.kind, 0.0) + seconds
+                continue
             counts.add(stage, taken)
             if thread is main and line:
                 rows = counts.lines.setdefault(stage.key, {})

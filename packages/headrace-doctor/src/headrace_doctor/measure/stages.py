@@ -56,6 +56,7 @@ LIBRARIES = (
     *(sysconfig.get_paths()[name].rstrip("/") + "/" for name in ("stdlib", "platstdlib")),
     "/usr/lib/python3",
     "<frozen",
+    "<string>",  # code that a library has generated, such as that of a manager's proxies
 )
 OWN = "/headrace_doctor/measure/"
 INSTALLED = ("/site-packages/", "/dist-packages/", OWN)
@@ -86,7 +87,8 @@ DECODERS = _modules(
 READERS = _modules(
     "zipfile tarfile pathlib gzip bz2 lzma _compression shelve mmap tempfile _pyio socket ssl http/client"
     " h5py lmdb fsspec s3fs gcsfs adlfs boto3 botocore s3torchconnector obstore urllib3 requests aiohttp"
-    " smart_open safetensors zarr netCDF4 pyarrow webdataset streaming msgpack torch/serialization"
+    " smart_open safetensors zarr netCDF4 webdataset streaming msgpack torch/serialization"
+    r" pyarrow/(?:parquet|dataset|feather|csv|json|orc|fs|ipc)"
     r" numpy/lib/_?npyio(?:_impl)? numpy/lib/_?format(?:_impl)? numpy/lib/_datasource"
 )
 # "FILE:FUNCTION" → stage; the first that matches counts.
@@ -140,6 +142,7 @@ STEP_PARTS = _patterns(
     (r"/torch/distributed/checkpoint/|/safetensors/", "checkpoint"),
     (r":_?(save|write)_\w*(checkpoint|model|state|weights)\w*$|:_?save_checkpoint", "checkpoint"),
     (LOGGERS, "logging"),
+    (r"/json/(__init__\.py:dumps?|encoder\.py:\w+)$", "logging"),
     (r"/torch/optim/", "optimizer"),
     (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
 )

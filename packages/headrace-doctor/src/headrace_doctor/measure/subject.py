@@ -52,7 +52,9 @@ class Watched:
     steps: int = 0  # that the script made with it
     times: Times = field(default_factory=times)  # when its phase began
     loop: Loop = field(init=False)  # its loops that ended since the actual phase of any loader began
-    # Its iteration began within another loader's step, as for validation, or in lock-step with it by zip().
+    trains: bool = False  # whether a loop over it began with gradients enabled
+    # Its iteration began within another loader's step, or in lock-step with it by zip(), or without gradients
+    # though another loop has them, as for validation.
     nested: bool = False
 
     def __post_init__(self) -> None:
