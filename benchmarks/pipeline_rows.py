@@ -386,7 +386,7 @@ def _pairs(folder: Path) -> Any:
     import cv2
     from albumentations.pytorch import ToTensorV2
 
-    masks = folder.parent / f"{folder.name}-masks"
+    masks = folder.parent / f"{folder.name}-masks-by-number"
     samples = listed(folder)
     if not masks.exists():
         masks.mkdir()
