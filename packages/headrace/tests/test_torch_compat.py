@@ -61,6 +61,8 @@ def test_default_collate_follows_the_table(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.Tensor in table
     monkeypatch.setitem(table, torch.Tensor, lambda batch, *, collate_fn_map: len(batch))
     assert default_collate([torch.ones(1)] * 3) == 3
+    monkeypatch.setitem(sys.modules, "torch.utils.data._utils.collate", None)
+    assert _torch_compat.default_collate_functions() == {}
 
 
 class Pair(NamedTuple):

@@ -1,4 +1,4 @@
-"""The parts of torch that torch doesn't promise to keep, most with what is done if they are gone."""
+"""The parts of torch that torch doesn't promise to keep, each with what is done if it is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 import torch.utils.data
 from torch.overrides import has_torch_function
 from torch.utils._pytree import tree_leaves, tree_map  # without which there is no torchvision either
-from torch.utils.data._utils import collate as torchs_collate
 
 # Where torchcodec has its functions for image files.
 TORCHCODECS_IMAGES = "torchcodec.decoders._image_decoders"
@@ -53,9 +52,16 @@ def shut_down(iterator: Any) -> None:
 
 
 def default_collate_functions() -> dict[Any, Callable[..., Any]]:
-    """The table that `default_collate` follows, by type: documented, but not exported."""
-    functions: dict[Any, Callable[..., Any]] = torchs_collate.default_collate_fn_map
+    """The table that `default_collate` follows, by type: documented, but not exported. Empty: it is gone, and
+    batches are copied once more on their way."""
+    functions: dict[Any, Callable[..., Any]] = getattr(_collation(), "default_collate_fn_map", {})
     return functions
+
+
+def _collation() -> Any:
+    """torch's module of `default_collate`, or None if it is gone. It is asked for with every batch: an import
+    statement would take longer than to collate a number."""
+    return sys.modules.get("torch.utils.data._utils.collate")
 
 
 # The table as it was when it was last looked through, with no functions but torch's and Headrace's.
@@ -77,8 +83,8 @@ def default_collation_changed() -> bool:
 
 
 def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any:
-    """`default_collate` by another table than torch's own."""
-    return torchs_collate.collate(samples, collate_fn_map=functions)
+    """`default_collate` by another table than torch's own. Only if `default_collate_functions` has one."""
+    return _collation().collate(samples, collate_fn_map=functions)
 
 
 # The number of active `TorchDispatchMode`s, each of which is to see the operators that torch calls.

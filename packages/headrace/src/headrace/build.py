@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
+from headrace._torch_compat import default_collate_functions
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
 from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess
@@ -315,7 +316,7 @@ class StreamBuilder:
         """The user's collate function, or, for torch's default one, what does the same in memory that is used
         again."""
         by_torch = config.batched and config.collate_fn is default_collate
-        if not by_torch:
+        if not by_torch or torch.Tensor not in default_collate_functions():
             collate: Callable[[Any], Any] = config.collate_fn
             return collate
         options = config.pin_memory, keep, alone

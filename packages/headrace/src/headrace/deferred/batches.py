@@ -281,5 +281,5 @@ def replacing() -> Iterator[Callable[[], Any] | None]:
     for name, function in METHODS.items():
         yield _torch_compat.replace_method(name, function)
     table = _torch_compat.default_collate_functions()
-    if not _torch_compat.default_collation_changed():
+    if torch.Tensor in table and not _torch_compat.default_collation_changed():
         yield _torch_compat.replace_item(table, torch.Tensor, standing_for(table[torch.Tensor], _collate))

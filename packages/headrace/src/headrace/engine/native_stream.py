@@ -60,7 +60,7 @@ class NativeStream(BatchStream):
         self._failures = failures
         self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
-        self._collates_first = self._user.collates_first and not default_collation_changed()
+        self._collates_first = self._user.collates_first and can_collate_first()
         self._postprocess = host_postprocess(plan)
         self._fill_ahead()
 
@@ -277,6 +277,11 @@ class _Collated(NamedTuple):
     """In place of a list's samples: what torch's `default_collate` would make of them."""
 
     batch: list[Any]
+
+
+def can_collate_first() -> bool:
+    """Returns whether `default_collate` can be given batches that are collated already."""
+    return bool(default_collate_functions()) and not default_collation_changed()
 
 
 def as_samples(batch: list[Any]) -> list[Any]:

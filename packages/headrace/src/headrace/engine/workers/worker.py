@@ -202,7 +202,7 @@ class _Worker:
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
-        if not _torch_compat.default_collation_changed():
+        if torch.Tensor in functions and not _torch_compat.default_collation_changed():
             functions[torch.Tensor] = stacking(functions[torch.Tensor], batch_memory)
         guarded = guard(dataset, shares_batches(collate, self._outbox.take))
         guarded.progress = self._cell
