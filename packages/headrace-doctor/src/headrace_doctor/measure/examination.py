@@ -151,9 +151,11 @@ class Examination:
                 batch = next(inner)
         except StopIteration:
             return
-        watched.trains |= torch.is_grad_enabled()
-        evaluates = not torch.is_grad_enabled() and any(one.trains for one in self._beside(watched))
-        watched.nested = evaluates or any(one is not watched for one in self._giving)
+        gradients = torch.is_grad_enabled()
+        watched.trains |= gradients
+        # No training is within an evaluation: Lightning leaves that at its last batch until the next one.
+        within = any(one is not watched and (one.trains or not gradients) for one in self._giving)
+        watched.nested = within or (not gradients and any(one.trains for one in self._beside(watched)))
         if not watched.phase.began:
             watched.phase.began = self._recorder.now()
         if not self.observation.memory:

@@ -142,7 +142,6 @@ STEP_PARTS = _patterns(
     (r"/torch/distributed/checkpoint/|/safetensors/", "checkpoint"),
     (r":_?(save|write)_\w*(checkpoint|model|state|weights)\w*$|:_?save_checkpoint", "checkpoint"),
     (LOGGERS, "logging"),
-    (r"/json/(__init__\.py:dumps?|encoder\.py:\w+)$", "logging"),
     (r"/torch/optim/", "optimizer"),
     (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
 )
