@@ -12,6 +12,7 @@ import functools
 import inspect
 import math
 import sys
+import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -159,7 +160,8 @@ def _convolve(seen: Recipe, kernel: Any) -> Recipe | None:
     return opencv_steps.sep_filter(seen, -1, kernel, kernel) if opencv.is_ours("sepFilter2D") else None
 
 
-_last: list[Any] = [None, 0.0]  # the kernel that was made last, and its standard deviation
+# By the thread that made it, the last kernel of Pillow's blur and its standard deviation.
+_kernel = threading.local()
 
 
 def _noting(original: Function) -> Function:
@@ -167,14 +169,15 @@ def _noting(original: Function) -> Function:
 
     @functools.wraps(original)
     def create(sigma: float) -> Any:
-        _last[:] = original(sigma), sigma
-        return _last[0]
+        kernel = original(sigma)
+        _kernel.made, _kernel.sigma = kernel, sigma
+        return kernel
 
     return create
 
 
 def _pillow_blur(seen: Recipe, kernel: Any) -> Recipe | None:
-    return _blurred(seen, _last[1]) if kernel is _last[0] else None
+    return _blurred(seen, _kernel.sigma) if kernel is getattr(_kernel, "made", None) else None
 
 
 def _blurred(seen: Recipe, sigma: Any) -> Recipe | None:
