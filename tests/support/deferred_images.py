@@ -52,14 +52,19 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def outcome(action: Callable[[], Any]) -> Any:
-    """What an action gives, in a form that can be compared, or its exception; and its warnings."""
+def outcome(
+    action: Callable[[], Any],
+    comparable: Callable[[Any], Any] = comparable,
+    hidden: str = "0x[0-9a-f]+",
+) -> Any:
+    """What an action gives, as `comparable` has it, or its exception without what matches `hidden`; and its
+    warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = comparable(action())
         except Exception as error:  # whatever Pillow raises is the expected result
-            value = (type(error), re.sub("0x[0-9a-f]+", "", str(error)))
+            value = (type(error), re.sub(hidden, "", str(error)))
     return value, [(each.category, str(each.message)) for each in caught]
 
 

@@ -6,8 +6,6 @@ import copy
 import functools
 import io
 import itertools
-import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 from PIL import Image, ImageFilter, ImagePalette
 
 from headrace import deferred
+from support import deferred_images
 from support.jpegs import jpeg
 from support.odd_files import saved
 from support.sampling import one_in
@@ -211,13 +210,7 @@ def comparable(value: Any) -> Any:
 
 def outcome(action: Callable[[], Any]) -> Any:
     """What an action gives, or its error, and its warnings; without addresses and names of classes."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            found = comparable(action())
-        except Exception as error:  # whatever Pillow raises is the expected result
-            found = (type(error), re.sub(r"0x[0-9a-f]+|Lazy\w+|\w*Image(File)?\b", "", str(error)))
-    return found, [(each.category, str(each.message)) for each in caught]
+    return deferred_images.outcome(action, comparable, r"0x[0-9a-f]+|\w*Image(File)?\b")
 
 
 def attribute(image: Any, name: str) -> Any:
