@@ -1,4 +1,7 @@
-"""The parts of torch that torch doesn't promise to keep, each with what is done if it is gone."""
+"""The parts of torch that torch doesn't promise to keep, each with what is done if it is gone.
+
+Only for `torch.utils._pytree` nothing stands in: torchvision, too, needs it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 import torch.utils.data
 from torch.overrides import has_torch_function
-from torch.utils._pytree import tree_leaves, tree_map  # without which there is no torchvision either
+from torch.utils._pytree import tree_leaves, tree_map
 
 # Where torchcodec has its functions for image files.
 TORCHCODECS_IMAGES = "torchcodec.decoders._image_decoders"

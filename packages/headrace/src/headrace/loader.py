@@ -493,12 +493,12 @@ class DataLoader(TorchDataLoader[T_co]):
                 " share them, or world_size=1 to say that this is meant."
             )
         if config.workers_given is None and not self._advised:
-            advice = self._builder.advice(config, plan)
-            if advice is not None and advice[0] == 0:
+            workers, reason = self._builder.advice(config, plan) or (None, "")
+            if workers == 0:
                 self._advised = True
                 warn(
                     f"The {config.num_workers} processes of this DataLoader (its num_workers was left open)"
-                    f" may be slower than none: {advice[1]}. Pass num_workers=0, or the number you want."
+                    f" may be slower than none: {reason}. Pass num_workers=0, or the number you want."
                 )
         if self._warned:
             return

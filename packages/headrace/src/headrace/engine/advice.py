@@ -36,7 +36,7 @@ def advise(work: Work, epoch: EpochStats, workers: int) -> tuple[int, str] | Non
     alone = min(1.0, share) * making if share > COMPUTING else making
     if waiting > SENDING * alone:
         sent = f"the loop waits {_time(waiting)} for it to be sent"
-        return 0, (f"a batch takes {_time(alone)} to make, and {sent}")
+        return 0, f"a batch takes {_time(alone)} to make, and {sent}"
     if work.queued is None:  # waiting for a core and for a disk look alike
         return None
     busy = making * later / (workers * (epoch.seconds - epoch.startup_seconds))

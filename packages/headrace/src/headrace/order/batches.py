@@ -216,7 +216,9 @@ def length_of(values: Any) -> int | None:
 def count_batches(values: Any, size: int | None, drop_last: bool) -> int | None:
     """The batches of a dataset or sampler, or its length without a size, or None if it has no length."""
     samples, size = length_of(values), size or 1
-    return samples and (samples // size if drop_last else -(-samples // size))
+    if samples is None:
+        return None
+    return samples // size if drop_last else -(-samples // size)
 
 
 def _counted(

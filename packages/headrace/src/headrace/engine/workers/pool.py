@@ -516,7 +516,7 @@ class WorkerPool:
             if missing == death.note.request and error is not None:
                 lost_batch: Future[Any] = Future()
                 lost_batch.set_exception(RuntimeError(error))
-                nothing = Message(missing, True, None, (), (), ())
+                nothing = Message(missing, failed=True, pickled=None, places=(), new=(), dropped=())
                 self._arrivals[missing] = _Arrived(worker.inbox, nothing, lost_batch)
                 continue
             other.requests[missing] = request
