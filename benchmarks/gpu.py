@@ -1,22 +1,27 @@
 """Everything that needs a GPU, in one command: at most 25 minutes on a machine with one, without a network.
 
-    python benchmarks/gpu.py [--data FOLDER] [--out benchmarks/work/gpu] [--quick]
+    python benchmarks/gpu.py [--data FOLDER] [--out benchmarks/work/gpu] [--minutes 25]
+                             [--only PART …] [--quick]
 
 It runs the tests marked `gpu`, and measures: rates of copies, whether copies overlap a step, how many images
-the loader supplies from a folder and from a pack with its entry points, ResNet-50 trained on both in bf16
-and fp32, time and memory of a step by precision, and what the doctor says of a script that starves its GPU.
+torch's loader supplies, and Headrace's from a folder and from a pack with its entry points, ResNets trained
+on all three, what is supplied on fewer cores, time and memory of a step by precision, and what the doctor
+says of a script that starves its GPU.
 
-OUT/gpu.json is written after each part, and OUT/gpu.md, a page for people, at the end. A part that fails is
-noted and the others still run; no part starts once the time is over. The exit code is 0 if every part ran.
+OUT/gpu.json is written after each part, OUT/tests.txt is what pytest prints, and OUT/gpu.md, a page for
+people, is written at the end. A part that fails is noted and the others still run; no part starts once the
+time is over. The exit code is 0 if every part ran.
 
-FOLDER holds images in folders of classes; without it 2,000 are drawn. `--quick` takes small numbers
-everywhere, to try this script. HEADRACE_ACCELERATOR=simulated runs it on the simulated accelerator of
-tests/accelerator, on a machine without a GPU; the measurements then mean nothing.
+FOLDER holds images in folders of classes; without it 2,000 are drawn. With fewer minutes rates are measured
+for a shorter time. `--quick` takes small numbers everywhere, to try this script.
+HEADRACE_ACCELERATOR=simulated runs it on the simulated accelerator of tests/accelerator, on a machine without
+a GPU; the measurements then mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -31,7 +36,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from torchvision import models
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -45,7 +50,8 @@ Rows = list[dict[str, Any]]
 ROOT = Path(__file__).parents[1]
 MINUTES = 25.0
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-DTYPES = {"bf16": torch.bfloat16, "fp32": None}
+# What is trained, in which precision. A ResNet-18 takes several times as many images as a ResNet-50.
+TRAINED = [("resnet50", "bf16"), ("resnet50", "fp32"), ("resnet18", "bf16")]
 STARVED = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -80,7 +86,8 @@ class Run:
         self.quick: bool = arguments.quick
         self.out: Path = arguments.out
         self.out.mkdir(parents=True, exist_ok=True)
-        self.end = time.monotonic() + 60 * MINUTES
+        self.minutes: float = arguments.minutes
+        self.end = time.monotonic() + 60 * self.minutes
         self.images: Path = arguments.data or self._drawn()
         self.facts: dict[str, Any] = {
             "machine": describe(),
@@ -93,6 +100,10 @@ class Run:
 
     def seconds_left(self) -> float:
         return self.end - time.monotonic()
+
+    def seconds(self, most: float) -> float:
+        """For how long a rate is measured: `most` if this script may take its 25 minutes."""
+        return 2.0 if self.quick else most * min(1.0, self.minutes / MINUTES)
 
     def part(self, name: str, work: Callable[[Run], Rows]) -> None:
         """Runs one part, if there is time, and writes the file again."""
@@ -108,7 +119,7 @@ class Run:
                 part["failed"] = traceback.format_exc(limit=-3)
         part["seconds"] = round(time.monotonic() - start, 1)
         self.facts["parts"][name] = part
-        self.facts["minutes"] = round(MINUTES - self.seconds_left() / 60, 1)
+        self.facts["minutes"] = round(self.minutes - self.seconds_left() / 60, 1)
         keep(self.facts, self.out / "gpu.json")
 
     def command(self, *command: object, limit: float) -> subprocess.CompletedProcess[str]:
@@ -140,6 +151,7 @@ def tests(run: Run) -> Rows:
     folders = ["packages/headrace/tests/device"] if run.quick else ["packages", "tests"]
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider"]
     done = run.command(sys.executable, "-m", "pytest", *options, *folders, limit=420)
+    (run.out / "tests.txt").write_text(done.stdout)
     lines = done.stdout.splitlines()
     if done.returncode != 0:
         failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
@@ -193,8 +205,9 @@ def overlap(run: Run) -> Rows:
     return [{**row, "times_the_longer": both / max(copied, computed)}]
 
 
-def images_of(run: Run) -> Iterator[tuple[str, Any]]:
-    """The same images from their folder and from a pack."""
+def feeds(run: Run, workers: int) -> Iterator[tuple[str, Iterable[Any]]]:
+    """Random batches of the same images on the device, in one epoch that is longer than any measurement: by
+    torch's loader, and by Headrace from the folder and from a pack of it."""
     transform = v2.Compose(
         [
             v2.RandomResizedCrop(64 if run.quick else 224),
@@ -204,36 +217,42 @@ def images_of(run: Run) -> Iterator[tuple[str, Any]]:
             v2.Normalize(MEAN, STD),
         ]
     )
-    yield "folder", ImageFolder(str(run.images), transform)
+    batch_size, memory_format = 8 if run.quick else 256, torch.channels_last
+    folder = ImageFolder(str(run.images), transform)
+
+    def order(dataset: Any) -> dict[str, Any]:
+        return {"sampler": RandomSampler(dataset, replacement=True, num_samples=1_000_000)}
+
+    def copied() -> Iterator[Any]:
+        pool = {"num_workers": workers, "prefetch_factor": 4, "pin_memory": not run.facts["simulated"]}
+        for images, labels in DataLoader(folder, batch_size, **order(folder), **pool):
+            images = images.to(run.device, non_blocking=True, memory_format=memory_format)
+            yield images, labels.to(run.device, non_blocking=True)
+
+    yield f"torch, folder, {workers} workers", copied()
     pack = run.out / f"{run.images.name}.pack"
     if not pack.exists():
         done = run.command(sys.executable, "-m", "headrace", "pack", run.images, pack, limit=120)
         if done.returncode != 0:
             raise RuntimeError(done.stderr[-500:])
-    yield "pack", headrace.PackedDataset(pack, transform)
-
-
-def loader_of(run: Run, dataset: Any) -> headrace.DataLoader[Any]:
-    """Random images, in one epoch that is longer than any measurement."""
-    order = RandomSampler(dataset, replacement=True, num_samples=1_000_000)
-    batch_size, memory_format = 8 if run.quick else 256, torch.channels_last
-    return headrace.DataLoader(
-        dataset, batch_size, sampler=order, device=run.device, memory_format=memory_format
-    )
+    for source, dataset in (("folder", folder), ("pack", headrace.PackedDataset(pack, transform))):
+        options = {"device": run.device, "memory_format": memory_format}
+        yield f"Headrace, {source}", headrace.DataLoader(dataset, batch_size, **order(dataset), **options)
 
 
 def rate(batches: Iterable[Any], step: Callable[[Any, Any], None], seconds: float) -> float:
-    """Images/s of steps, for so many seconds after three steps that aren't counted."""
-    count, start = 0, time.perf_counter()
+    """Images/s of steps, for so many seconds after the first ones, which aren't counted: for two seconds, in
+    which batches that were fetched ahead are used up, and at least three."""
+    count, begin, start = 0, time.perf_counter(), 0.0
     for number, (images, labels) in enumerate(batches):
         step(images, labels)
-        if number == 2:
-            torch.accelerator.synchronize()
-            start = time.perf_counter()
-        elif number > 2:
+        if start:
             count += len(images)
             if time.perf_counter() - start > seconds:
                 break
+        elif number >= 2 and time.perf_counter() - begin > min(2.0, seconds):
+            torch.accelerator.synchronize()
+            start = time.perf_counter()
     torch.accelerator.synchronize()
     return count / (time.perf_counter() - start)
 
@@ -241,32 +260,58 @@ def rate(batches: Iterable[Any], step: Callable[[Any, Any], None], seconds: floa
 def supply(run: Run) -> Rows:
     """The loader alone: images that it decodes, crops, flips, normalizes and copies to the device. The pack
     has entry points, by which a crop is decoded without all that comes before it."""
+    usable = len(os.sched_getaffinity(0))
     rows = []
-    for source, dataset in images_of(run):
-        loader = loader_of(run, dataset)
-        each = rate(loader, lambda *_: None, 2.0 if run.quick else 15.0)
-        plan = str(loader.explain()).splitlines()[0].removeprefix("plan: ")
-        rows.append({"source": source, "plan": plan, "images_per_second": each})
+    for workers in sorted({max(1, usable // 2), usable}):
+        for loader, batches in feeds(run, workers):
+            if workers == usable or loader.startswith("torch"):
+                each = rate(batches, lambda *_: None, run.seconds(15.0))
+                rows.append({"loader": loader, "cores": usable, "images_per_second": each})
+    return rows
+
+
+def cores(run: Run) -> Rows:
+    """What is supplied on some of the cores. Two of them may be threads of one physical core."""
+    usable = sorted(os.sched_getaffinity(0))
+    rows = []
+    for count in (1, 4, 8):
+        if count >= len(usable):
+            break
+        out = run.out / f"cores-{count}"
+        command = ["taskset", "-c", ",".join(map(str, usable[:count])), sys.executable, __file__]
+        options = ["--data", run.images, "--minutes", run.minutes, "--only", "supply", "--out", out]
+        done = run.command(*command, *options, *(["--quick"] if run.quick else []), limit=180)
+        if done.returncode != 0:
+            raise RuntimeError(f"{done.stdout[-500:]}{done.stderr[-500:]}")
+        rows += json.loads((out / "gpu.json").read_text())["parts"]["supply"]["rows"]
     return rows
 
 
 def training(run: Run) -> Rows:
-    """ResNet-50. The GPU is busy for as much of the time as the rate is of that of steps on one batch again
-    and again. Waiting is the share of the time that steps wait for their batch; peak is of torch's memory."""
+    """ResNets. The GPU is busy for as much of the time as the rate is of that of steps on one batch again and
+    again. Peak is of torch's memory."""
+    usable = len(os.sched_getaffinity(0))
     rows = []
-    for source, dataset in images_of(run):
-        for precision, dtype in DTYPES.items():
-            rows.append({"source": source, "precision": precision, **train(run, dataset, dtype)})
+    for name, precision in TRAINED[-1:] if run.quick else TRAINED:
+        step = step_of(run, name, amp.DTYPES[precision])
+        module = torch.get_device_module(run.device)
+        count, side = (8, 64) if run.quick else (256, 224)
+        images = torch.randn(count, 3, side, side, device=run.device).to(memory_format=torch.channels_last)
+        kept = images, torch.randint(10, (count,), device=run.device)
+        alone = rate(itertools.repeat(kept), step, run.seconds(30.0))
+        for loader, batches in feeds(run, usable):
+            module.reset_peak_memory_stats(run.device)
+            fed = rate(batches, step, run.seconds(30.0))
+            peak = module.max_memory_allocated(run.device)
+            row = {"model": name, "precision": precision, "loader": loader, "images_per_second": fed}
+            rows.append({**row, "of_steps_alone": alone, "GPU_busy": fed / alone, "peak_MB": peak / 1e6})
     return rows
 
 
-def train(run: Run, dataset: Any, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Trains with batches by Headrace, and then on one batch again and again."""
-    name, seconds = ("resnet18", 2.0) if run.quick else ("resnet50", 45.0)
+def step_of(run: Run, name: str, dtype: torch.dtype | None) -> Callable[[Any, Any], None]:
+    """A step of training: forward, loss, backward and SGD."""
     model = models.get_model(name, weights=None).to(run.device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    module = torch.get_device_module(run.device)
-    module.reset_peak_memory_stats(run.device)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
         with torch.autocast(run.device.type, dtype=dtype, enabled=dtype is not None):
@@ -275,18 +320,7 @@ def train(run: Run, dataset: Any, dtype: torch.dtype | None) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
 
-    loader = loader_of(run, dataset)
-    fed = rate(loader, step, seconds)
-    waiting, peak = loader.stats().epochs[-1].stall_share, module.max_memory_allocated(run.device)
-    kept = next(iter(loader))
-    alone = rate(iter(lambda: kept, None), step, seconds)
-    return {
-        "images_per_second": fed,
-        "of_steps_alone": alone,
-        "GPU_busy": fed / alone,
-        "waiting": waiting,
-        "peak_MB": peak / 1e6,
-    }
+    return step
 
 
 def precisions(run: Run) -> Rows:
@@ -320,8 +354,9 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "overlap": overlap,
     "supply": supply,
     "training": training,
-    "precisions": precisions,
     "starved": starved,
+    "precisions": precisions,
+    "cores": cores,
 }
 
 
@@ -362,15 +397,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="images in folders of classes")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/work/gpu")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="that it may take (default: 25)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--quick", action="store_true", help="small numbers, to try this script")
     sys.path.insert(0, str(ROOT / "tests"))
     if os.environ.get("HEADRACE_ACCELERATOR") == "simulated":
         import accelerator
 
         accelerator.load()
-    run = Run(parser.parse_args())
-    for name, work in PARTS.items():
-        run.part(name, work)
+    arguments = parser.parse_args()
+    run = Run(arguments)
+    for name in arguments.only:
+        run.part(name, PARTS[name])
     text = page(run.facts)
     (run.out / "gpu.md").write_text(text)
     print(text)
