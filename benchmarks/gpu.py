@@ -5,8 +5,8 @@
 
 It runs the tests marked `gpu`, and measures: rates of copies, whether copies overlap a step, how many images
 torch's loader supplies, and Headrace's from a folder and from a pack with its entry points, ResNets trained
-on all three, what is supplied on fewer cores, time and memory of a step by precision, and what the doctor
-says of a script that starves its GPU.
+on all three, a script under `headrace run`, what is supplied on fewer cores, time and memory of a step by
+precision, and what the doctor says of scripts that starve their GPU.
 
 OUT/gpu.json is written after each part, OUT/tests.txt is what pytest prints, and OUT/gpu.md, a page for
 people, is written at the end. A part that fails is noted and the others still run; no part starts once the
@@ -74,6 +74,39 @@ for images, labels in DataLoader(Slow(), batch_size=16):
     optimizer.step()
 """
 
+UNCHANGED = """
+import os, sys, time, torch
+from torch.utils.data import DataLoader, RandomSampler
+from torchvision import models, transforms
+from torchvision.datasets import ImageFolder
+{load}
+
+folder, size, name, batch_size, count = sys.argv[1], {size}, "{model}", {batch_size}, {count}
+normalize = transforms.Normalize({mean}, {std})
+crop = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+images = ImageFolder(folder, transforms.Compose([*crop, normalize]))
+device = torch.accelerator.current_accelerator()
+model = models.get_model(name).to(device, memory_format=torch.channels_last)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+order = RandomSampler(images, replacement=True, num_samples=count)
+workers = len(os.sched_getaffinity(0))
+loader = DataLoader(
+    images, batch_size, sampler=order, num_workers=workers, pin_memory={pin}, persistent_workers=True
+)
+for epoch in range({epochs}):
+    start = time.perf_counter()
+    for pixels, labels in loader:
+        pixels, labels = pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(pixels), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.accelerator.synchronize()
+    print(count / (time.perf_counter() - start), flush=True)
+"""
+
 
 class Run:
     """The parts, what they need, and when the time is over."""
@@ -121,6 +154,11 @@ class Run:
         self.facts["parts"][name] = part
         self.facts["minutes"] = round(self.minutes - self.seconds_left() / 60, 1)
         keep(self.facts, self.out / "gpu.json")
+
+    def load(self) -> str:
+        """The line with which a script loads the simulated accelerator, if it is used."""
+        line = "import sys; sys.path.insert(0, 'tests'); import accelerator; accelerator.load()"
+        return line if self.facts["simulated"] else ""
 
     def command(self, *command: object, limit: float) -> subprocess.CompletedProcess[str]:
         """Runs a command in the repository; one that takes too long is an error."""
@@ -226,7 +264,7 @@ def feeds(run: Run, workers: int) -> Iterator[tuple[str, Iterable[Any]]]:
     def copied() -> Iterator[Any]:
         pool = {"num_workers": workers, "prefetch_factor": 4, "pin_memory": not run.facts["simulated"]}
         for images, labels in DataLoader(folder, batch_size, **order(folder), **pool):
-            images = images.to(run.device, non_blocking=True, memory_format=memory_format)
+            images = images.to(run.device, non_blocking=True).contiguous(memory_format=memory_format)
             yield images, labels.to(run.device, non_blocking=True)
 
     yield f"torch, folder, {workers} workers", copied()
@@ -334,18 +372,49 @@ def precisions(run: Run) -> Rows:
     return facts
 
 
-def starved(run: Run) -> Rows:
-    """What the doctor says of a script whose samples sleep for 10 ms each."""
-    load = "import sys; sys.path.insert(0, 'tests'); import accelerator; accelerator.load()"
-    script = run.out / "starved.py"
-    script.write_text(STARVED.format(load=load if run.facts["simulated"] else ""))
-    done = run.command(
-        sys.executable, "-m", "headrace", "doctor", "run", "--quiet", "--json", "-", script, limit=180
-    )
+def script(run: Run) -> Rows:
+    """A script that trains a ResNet-50 in bf16 from the folder with torch's loader and as many workers as
+    there are cores: run by Python, by `headrace run` without a change, and by the doctor, which says what
+    would make it faster. Images per second are of its last epoch."""
+    size, model, batch_size, count = (64, "resnet18", 8, 64) if run.quick else (224, "resnet50", 256, 20_480)
+    facts = {"size": size, "model": model, "batch_size": batch_size, "count": count, "mean": MEAN, "std": STD}
+    facts |= {"load": run.load(), "pin": not run.facts["simulated"], "epochs": 2}
+    file = run.out / "train.py"
+    file.write_text(UNCHANGED.format(**facts))
+    rows = []
+    for how in ([], ["-m", "headrace", "run"]):
+        done = run.command(sys.executable, *how, file, run.images, limit=120)
+        if done.returncode != 0:
+            raise RuntimeError(f"{done.stdout[-500:]}{done.stderr[-1000:]}")
+        rates = [line for line in done.stdout.splitlines() if line[:1].isdigit()]
+        said = " ".join(["python", *how, "train.py"])
+        rows.append({"command": said, "images_per_second": float(rates[-1]), "cause": "", "gain": None})
+    file.write_text(UNCHANGED.format(**facts | {"epochs": 100}))
+    report = doctor(run, file, run.images)
+    for cause in report["causes"]:
+        advice = [one for one in report["advice"] if one["cause"] == cause["kind"]]
+        gain = advice[0]["expected"] if advice else None
+        said = {"command": "headrace doctor run train.py", "images_per_second": None}
+        rows.append({**said, "cause": cause["sentence"], "gain": gain})
+    return rows
+
+
+def doctor(run: Run, *command: object) -> dict[str, Any]:
+    """The doctor's report of a script."""
+    options = ["-m", "headrace", "doctor", "run", "--quiet", "--json", "-"]
+    done = run.command(sys.executable, *options, *command, limit=180)
     if done.returncode != 0:
         raise RuntimeError(f"{done.stdout[-500:]}{done.stderr[-1000:]}")
-    facts = json.loads(done.stdout)
-    return [{"kind": cause["kind"], "cause": cause["sentence"]} for cause in facts["causes"]]
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def starved(run: Run) -> Rows:
+    """What the doctor says of a script whose samples sleep for 10 ms each."""
+    file = run.out / "starved.py"
+    file.write_text(STARVED.format(load=run.load()))
+    causes = doctor(run, file)["causes"]
+    return [{"kind": cause["kind"], "cause": cause["sentence"]} for cause in causes]
 
 
 PARTS: dict[str, Callable[[Run], Rows]] = {
@@ -355,6 +424,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "supply": supply,
     "training": training,
     "starved": starved,
+    "script": script,
     "precisions": precisions,
     "cores": cores,
 }

@@ -104,12 +104,12 @@ def memory(
     return observation
 
 
-def requests() -> Observation:
+def requests(stage: str = "read") -> Observation:
     """Each sample waits 5 ms for a server; eight workers load four times as many."""
-    observation = made.one_stage("read", 0.95)
+    observation = made.one_stage(stage, 0.95)
     eight = {"loader": {"num_workers": 8}}
     observation.phases[3] = made.phase("supply num_workers=8", 0.025, 0, 0.03, settings=eight)
-    return made.with_line(observation, "read", "set.py:9 load: data = get(url) → Session.get")
+    return made.with_line(observation, stage, "set.py:9 load: data = get(url) → Session.get")
 
 
 def held_up(waiting: float = 0.03) -> Observation:
@@ -314,6 +314,13 @@ TABLE: list[tuple[Observation, str, str]] = [
     (headraces_stages(2.56), "read", ""),
     (headraces_stages(10.24), "decode", ""),
 ]
+
+
+@pytest.mark.parametrize("stage", ["dataset:load (set.py:9)", "transform:Load"])
+def test_advice_for_later_names_the_stage(stage: str) -> None:
+    later = diagnose(requests(stage)).advice[0].diff[-1]
+    assert "still waits" in later
+    assert "{" not in later
 
 
 @pytest.mark.parametrize(("observation", "kind", "words"), TABLE)

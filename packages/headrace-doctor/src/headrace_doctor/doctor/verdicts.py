@@ -117,8 +117,10 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
         why = f"each sample waits {seconds} for its data, and {at_once}: {described(blocked)}"
     gain = case.best(after[count]) if verdict.kind == "straggler" else case.gain(after[count])
     candidate = other_arguments(case, gain, why, *evidence, num_workers=count)
-    later = f" if it still waits then: {verdict.remedy}"
-    yield replace(candidate, lines=(*candidate.lines, later)) if verdict.stages else candidate
+    if blocked is not None and verdict.stages:
+        later = f" if it still waits then: {remedy_for(blocked, verdict.remedy)[0]}"
+        candidate = replace(candidate, lines=(*candidate.lines, later))
+    yield candidate
 
 
 def answered_by_workers(case: Case) -> str:

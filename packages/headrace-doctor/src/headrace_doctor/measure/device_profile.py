@@ -37,7 +37,8 @@ def profiling() -> Iterator[list[Event]]:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     elif hasattr(torch, "xpu") and torch.xpu.is_available():
         activities.append(torch.profiler.ProfilerActivity.XPU)
-    with torch.profiler.profile(activities=activities) as profile:
+    # torch warns otherwise, since 2.11, that each cycle clears the events of the one before. There is one.
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         yield found
     for event in profile.events():
         span = event.time_range  # microseconds
