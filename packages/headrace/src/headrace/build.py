@@ -11,7 +11,6 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
@@ -40,7 +39,7 @@ from headrace.engine.thread_stream import ThreadStream
 from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import KeptWorkers, WorkerPools, WorkerStream
 from headrace.errors import ConfigError
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
+from headrace.order.batches import NO_INDICES, IndexBatch, OrderedBatches, SampledBatches
 from headrace.order.epoch import EpochStart, samples_to_repeat
 from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
@@ -101,19 +100,22 @@ class StreamBuilder:
         residence: tensors of a gathered dataset on the device, if there are any.
     """
 
+    residence: Residence | None = None
+    _config: LoaderConfig | None = None
+    _latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
+    _kept: EpochStart | None = None  # of the epoch started last with `persistent_workers`
+    _kept_processes = False  # whether worker processes made it
+    _threads: ThreadPool | None = None
+    _collate: ReusingCollate | None = None
+    _slots: Slots | None = None
+    # What makes the batches in the caller's thread, as long as the configuration is this one.
+    _caller: tuple[LoaderConfig, ErrorPolicyDataset] | None = None
+
     def __init__(self) -> None:
         self.meter = Meter()
         self.failures = Failures()
-        self.latest: Callable[[], LoaderIterator | None] = lambda: None
-        self.residence: Residence | None = None
-        self._config: LoaderConfig | None = None
+        self.latest: Callable[[], LoaderIterator | None] = _nothing
         self._processes = WorkerPools()
-        self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
-        self._kept: EpochStart | None = None  # of the epoch started last with `persistent_workers`
-        self._kept_processes = False  # whether worker processes made it
-        self._threads: ThreadPool | None = None
-        self._collate: ReusingCollate | None = None
-        self._slots: Slots | None = None
         # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
         self._native: dict[bool, NativeThreads] = {}
 
@@ -143,7 +145,7 @@ class StreamBuilder:
         if self._latest is not None:
             self._processes = WorkerPools()
         self._latest = self._kept = None
-        self._threads = self._collate = None
+        self._threads = self._collate = self._caller = None
 
     def keeper(self) -> Any:
         """The iterator that uses worker processes kept for another epoch, a stand-in for one, or None."""
@@ -265,11 +267,14 @@ class StreamBuilder:
         self, config: LoaderConfig, epoch: Epoch, indices: Iterator[IndexBatch]
     ) -> BatchStream:
         start = epoch.start
+        seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
+        kept = self._caller
+        if kept is not None and kept[0] is config:
+            return CallerStream(kept[1], indices, seeding, config, self.failures)
         guard: Guard = partial(ErrorPolicyDataset, on_error=config.on_error, batched=config.batched)
         if config.streamed:
             guard = self._iterable_guard(config, start)
-            indices = repeat(IndexBatch((), np.empty(0, np.int64)))
-        seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
+            indices = repeat(NO_INDICES)
         match config.workers_kind:
             case "process":
                 turn = start.turn % config.num_workers
@@ -283,6 +288,8 @@ class StreamBuilder:
             case "caller":
                 collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
                 guarded = guard(config.dataset, collate)
+                if isinstance(guarded, ErrorPolicyDataset):
+                    self._caller = config, guarded
                 return CallerStream(guarded, indices, seeding, config, self.failures)
 
     def _iterable_guard(self, config: LoaderConfig, start: EpochStart) -> Guard:
@@ -323,6 +330,10 @@ class StreamBuilder:
         if self._collate is None or self._collate.options != options:
             self._collate = ReusingCollate(pinned=config.pin_memory, keep=keep, alone=alone)
         return self._collate
+
+
+def _nothing() -> None:
+    return None
 
 
 def _in_turn(steps: list[Step], batch: Any, keys: BatchKeys | None) -> Any:

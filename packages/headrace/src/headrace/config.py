@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import wraps
+from functools import cached_property, wraps
 from operator import attrgetter, is_
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -155,7 +155,7 @@ class LoaderConfig:
         """`prefetch_factor`, or None if the user left it open."""
         return None if isinstance(self.prefetch_factor, LeftOpen) else self.prefetch_factor
 
-    @property
+    @cached_property
     def batched(self) -> bool:
         """True if samples are collated to batches."""
         return self.batch_sampler is not None

@@ -305,7 +305,7 @@ class DataLoader(TorchDataLoader[T_co]):
             None if by_torch else self._reported_length,  # torch warns itself
         )
         builder.latest = weakref.ref(iterator)
-        live.publish(self, lambda loader: figures(loader, loader._builder.latest()))
+        live.publish(self, _figures)
         return iterator
 
     def _needs_torch(self) -> bool:
@@ -486,7 +486,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _warn(self, config: LoaderConfig, plan: Plan, batches: Batches) -> None:
         """Warns of what is probably not meant."""
         warn = partial(warnings.warn, stacklevel=4)
-        alone = self.rank is None and self.world_size is None
+        alone = config.rank is None and config.world_size is None
         if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
             warn(
                 f"Each of {detect_rank()[1]} ranks gets every sample of this DataLoader. Pass rank='auto' to"
@@ -508,6 +508,10 @@ class DataLoader(TorchDataLoader[T_co]):
         why = why_no_init(config, plan)
         if why:
             warn(f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.")
+
+
+def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
+    return figures(loader, loader._builder.latest())
 
 
 class ReplacingDataLoader(DataLoader[T_co]):

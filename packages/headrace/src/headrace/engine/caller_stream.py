@@ -18,12 +18,14 @@ from headrace.engine.iterable import EndOfStream, IterableBatches
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import BatchStream, HostBatch, PythonStream
-from headrace.order.batches import IndexBatch
+from headrace.order.batches import NO_INDICES, IndexBatch
 from headrace.plan.segments import Plan
 
 
 class CallerStream(PythonStream):
     """The batches of a dataset, made in the caller's thread when they are asked for."""
+
+    _interrupted = False  # by Ctrl-C: the same batch is made if the next one is asked for
 
     def __init__(
         self,
@@ -34,24 +36,24 @@ class CallerStream(PythonStream):
         failures: Failures,
     ) -> None:
         super().__init__(failures)
-        self._samples = 0  # in the dataset, if seeds depend on it
         if isinstance(guarded, IterableBatches):
             guarded.start(seeding.key)  # with the epoch, as in torch
-        elif seeding.by_sample:
-            self._samples = config.samples
         self._make = guarded.make
         self._batches = batches
-        self._interrupted: IndexBatch | None = None  # by Ctrl-C; made if the next batch is asked for
-        self._seeding = seeding
+        # Seeds depend on the length of the dataset.
+        self._request = Request(NO_INDICES, seeding, config.samples if seeding.by_sample else 0)
         self._pinned = config.pin_memory
 
     def _next(self) -> Any:
-        indices, self._interrupted = self._interrupted or next(self._batches), None
+        request = self._request
+        if not self._interrupted:
+            request.batch = next(self._batches)
+        self._interrupted = False
         self._taken += 1  # those after a batch that fails may be asked for
         try:
-            made = self._make(Request(indices, self._seeding, self._samples))
+            made = self._make(request)
         except KeyboardInterrupt:
-            self._interrupted = indices
+            self._interrupted = True
             self._taken -= 1
             raise
         except StopIteration as error:

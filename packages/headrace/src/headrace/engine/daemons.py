@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from threading import get_ident
 
 # A thread may be in code of the user's that waits for long: such a thread is left behind, as in torch.
 PATIENCE_SECONDS = 1.0
@@ -22,6 +24,8 @@ class DaemonThreads:
         self._ending = False
 
     def __enter__(self) -> None:
+        if get_ident() == _main:  # no daemon, and the thread that most loaders work for
+            return
         thread = threading.current_thread()
         if thread.daemon:
             self._inside.append(thread)
@@ -29,6 +33,8 @@ class DaemonThreads:
                 self._stop(thread)
 
     def __exit__(self, kind: object, *_: object) -> None:
+        if get_ident() == _main:
+            return
         thread = threading.current_thread()
         if thread.daemon:
             # Executors end before `end` is called. What comes of it isn't the thread's to raise.
@@ -51,3 +57,12 @@ class DaemonThreads:
 
 
 daemon_threads = DaemonThreads()
+_main = threading.main_thread().ident
+
+
+def _renew_main() -> None:
+    global _main
+    _main = threading.main_thread().ident  # of a forked child, the thread that forked it
+
+
+os.register_at_fork(after_in_child=_renew_main)

@@ -26,7 +26,6 @@ from headrace.sources.source import samples_of, source_of
 MAX_REPLACEMENTS = 16
 STOPPED = "{} raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
-NOTHING = nullcontext()
 UNWRITTEN_SIGN = "requested and 0 written"  # in the message of NumPy's error
 
 
@@ -70,8 +69,12 @@ class ErrorPolicyDataset:
         """A batch, or one sample that isn't to be batched."""
         indices, whole = request.batch.listed(), self._whole
         if not request.seeding.by_sample:
-            with files_held(self.dataset, indices) if self._leased else NOTHING:
-                samples = (whole or self._plain)(indices)
+            make = whole or self._plain
+            if self._leased:
+                with files_held(self.dataset, indices):
+                    samples = make(indices)
+            else:
+                samples = make(indices)
             return self.collated(samples, None)
         # In the calling process the generators are then put back.
         with generators_kept() if get_worker_info() is None else nullcontext():

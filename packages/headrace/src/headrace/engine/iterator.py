@@ -32,6 +32,10 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
     the number of samples that len() reported of an `IterableDataset`, if it was asked for.
     """
 
+    _waits_since = 0.0
+    _copied = (0, 0.0)
+    _received_samples = 0
+
     def __init__(
         self,
         stream: BatchStream,
@@ -48,9 +52,6 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         self._transfer = transfer
         self._ahead = transfer.ahead
         self._sent: deque[tuple[HostBatch, int, Any] | BaseException] = deque()
-        self._waits_since = 0.0
-        self._copied = (0, 0.0)
-        self._received_samples = 0
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -65,14 +66,15 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         start = self._waits_since = time.perf_counter()
         with daemon_threads:
             try:
-                stream = self._stream
+                stream, transfer = self._stream, self._transfer
                 ready = len(self._sent) + stream.ready()
-                made, taken_ns, batch = self._next()
-                self._received_samples += made.samples
-                if self._reported_length is not None and made.taken > self._reported_length:
-                    given = max(made.taken, self._received_samples)
-                    text = TOO_LONG.format(reported=self._reported_length, given=given)
-                    warnings.warn(text, stacklevel=2)
+                if transfer.idle and not self._sent:
+                    made = self._made()
+                    taken_ns, batch = time.perf_counter_ns(), made.data
+                else:
+                    made, taken_ns, batch = self._next()
+                if self._reported_length is not None:
+                    self._compare_length(made)
                 if self._ahead:
                     self._send_ahead()
                 depth = stream.depth
@@ -85,7 +87,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                     made.taken,
                     (*made.times, taken_ns),
                 )
-                if self._transfer.copied_bytes:
+                if transfer.copied_bytes:
                     self._count_copies(made.samples)
                 # Last: after Ctrl-C before this, the loader's state is that before the batch.
                 self._position.receive(made.taken, made.stream)
@@ -138,6 +140,13 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         since = self._waits_since
         return time.perf_counter() - since if since else 0.0
 
+    def _compare_length(self, made: HostBatch) -> None:
+        reported = self._reported_length or 0
+        self._received_samples += made.samples
+        if made.taken > reported:
+            given = max(made.taken, self._received_samples)
+            warnings.warn(TOO_LONG.format(reported=reported, given=given), stacklevel=3)
+
     def _count_copies(self, samples: int) -> None:
         nbytes, seconds = self._transfer.copied_bytes, self._transfer.copy_seconds
         if nbytes:
@@ -145,9 +154,6 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
 
     def _next(self) -> tuple[HostBatch, int, Any]:
-        if self._transfer.idle and not self._sent:
-            made = self._made()
-            return made, time.perf_counter_ns(), made.data
         first = self._sent.popleft() if self._sent else self._send(self._made())
         if isinstance(first, BaseException):
             raise first

@@ -138,18 +138,19 @@ os.register_at_fork(after_in_child=_renew_lock)
 class EpochMeter:
     """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
 
+    _depth = 0
+    _batches = 0
+    _samples = 0
+    _startup_seconds = 0.0
+    _ready = _in_flight = 0  # sums over the steps
+    # Costs of the loader's stages when the epoch ended, and how it did, or None before.
+    _ended: tuple[tuple[StageStats, ...], str] | None = None
+
     def __init__(self, meter: Meter, number: int) -> None:
         self._meter: Meter | None = meter  # None after the end: the meter has this one, and is to die with it
         self._iterator = meter.epochs_begun
         self._number = number
-        self._depth = 0
-        self._batches = 0
-        self._samples = 0
-        self._startup_seconds = 0.0
         self.waits = Histogram()  # of all steps but the first, in seconds
-        self._ready = self._in_flight = 0  # sums over the steps
-        # Costs of the loader's stages when the epoch ended, and how it did, or None before.
-        self._ended: tuple[tuple[StageStats, ...], str] | None = None
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
 
@@ -208,7 +209,8 @@ class EpochMeter:
         with meter.lock:
             if finished:
                 self._last = now
-            meter.ended_waits.merge(self.waits)
+            if self._batches > 1:
+                meter.ended_waits.merge(self.waits)
             self._ended = after, "finished" if finished else "stopped"
 
     def stats(self, now: tuple[StageStats, ...]) -> EpochStats:

@@ -63,11 +63,8 @@ class BatchStream(ABC):
         """Worker processes that make the batches, by their number, and after their end as well."""
         return []
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:  # noqa: B027  (there may be nothing to do)
-        """Gives up what is in flight."""
+        """Gives up what is in flight, as a stream that has anything does at its end."""
 
     def shut_down(self) -> None:
         """Closes the stream, and ends worker processes that would be kept for another epoch."""
@@ -77,10 +74,11 @@ class BatchStream(ABC):
 class PythonStream(BatchStream):
     """A stream of batches that the user's Python makes."""
 
+    _taken = 0  # batches that `_next` has given, or raised an error for
+    _times = (0, 0)  # of the batch that `_next` gave last, as in `HostBatch`
+
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
-        self._taken = 0  # batches that `_next` has given, or raised an error for
-        self._times = (0, 0)  # of the batch that `_next` gave last, as in `HostBatch`
 
     def __next__(self) -> HostBatch:
         while True:

@@ -15,10 +15,11 @@ BOUNDS = [math.ldexp(1 + part / PARTS, exponent) for exponent in range(-20, 12) 
 class Histogram:
     """A histogram of how long steps waited: `count`, `total` and `largest` of the values are exact."""
 
+    count = 0
+    total = 0.0
+    largest = 0.0
+
     def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.largest = 0.0
         # Of values below BOUNDS[0], from each bound to the next, and beyond the last, by number.
         self._counts: dict[int, int] = {}
 
@@ -27,9 +28,10 @@ class Histogram:
         seconds = max(0.0, seconds)
         self.count += 1
         self.total += seconds
-        self.largest = max(self.largest, seconds)
-        place = bisect_right(BOUNDS, seconds)
-        self._counts[place] = self._counts.get(place, 0) + 1
+        if seconds > self.largest:
+            self.largest = seconds
+        place, counts = bisect_right(BOUNDS, seconds), self._counts
+        counts[place] = counts.get(place, 0) + 1
 
     def merge(self, other: Histogram) -> None:
         """All values of another histogram, too."""

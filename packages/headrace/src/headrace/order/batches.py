@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,26 +19,38 @@ from headrace.order.permutation import Indices
 from headrace.order.samplers import CHUNK, Order, Sequential
 from headrace.order.shard import Shard
 
+UNCOUNTED: Indices = np.empty(0, np.int64)
+
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class IndexBatch:
     """Samples of one batch."""
 
     indices: Sequence[Any] | Indices  # [n], as the order or the user's sampler gives them
-    occurrences: Indices  # [n], distinguish the times that an index comes in an epoch, or 0 if nobody counts
+    # [n], distinguish the times that an index comes in an epoch; UNCOUNTED if nothing depends on them.
+    occurrences: Indices
 
     def listed(self) -> list[Any]:
         """A list of the indices as the user's code expects them: Python's ints if they are numbers."""
         return self.indices.tolist() if isinstance(self.indices, np.ndarray) else list(self.indices)
 
 
+NO_INDICES = IndexBatch((), UNCOUNTED)  # in place of each batch of indices, of an `IterableDataset`
+
+
 class OrderedBatches:
-    """Batches of one rank's share of an order: arithmetic, so that an epoch can start at any position."""
+    """Batches of one rank's share of an order: arithmetic, so that an epoch can start at any position.
+
+    Attributes:
+        shuffles: whether the order isn't the dataset's own.
+        shared: whether there are other ranks.
+    """
 
     def __init__(self, order: Order, shard: Shard) -> None:
         self.order = order
         self.shard = shard
         self.shuffles = not isinstance(order, Sequential)
+        self.shared = shard.world_size > 1
 
     @property
     def positions_per_batch(self) -> int:
@@ -54,11 +67,21 @@ class OrderedBatches:
 
     def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:  # noqa: ARG002
         """The batches from the start on."""
-        key = start.draw_order()
-        batch = self.shard.batch_size
+        order, shard = self.order, self.shard
+        if type(order) is Sequential and not start.counts:
+            batch, positions = shard.batch_size, shard.positions(order.size, start.position, 0, sys.maxsize)
+            if positions.stop <= order.pass_size:
+                starts = range(0, len(positions), batch)
+                return (IndexBatch(positions[i : i + batch], UNCOUNTED) for i in starts)
+        return self._computed(start)
+
+    def _computed(self, start: EpochStart) -> Iterator[IndexBatch]:
+        order, shard, key = self.order, self.shard, start.draw_order()
+        batch = shard.batch_size
         first, count = 0, max(1, CHUNK // batch) * batch
-        while len(positions := self.shard.positions(self.order.size, start.position, first, count)):
-            indices, occurrences = self.order.at(positions, *key)
+        while positions := shard.positions(order.size, start.position, first, count):
+            where = np.arange(positions.start, positions.stop, positions.step)
+            indices, occurrences = order.at(where, *key)
             for i in range(0, len(indices), batch):
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             if len(positions) < count:
@@ -84,6 +107,8 @@ class SampledBatches:
         drop_last: as in torch.
         by_batches: whether `source` is a batch sampler.
     """
+
+    shared = False
 
     def __init__(
         self, source: Iterable[Any], samples: int, batch_size: int | None, drop_last: bool, by_batches: bool
@@ -184,6 +209,7 @@ class StreamBatches:
     """
 
     positions_per_batch = 1
+    shared = False
 
     def __init__(self, workers: int, length: Callable[[], int | None] = lambda: None) -> None:
         self.workers = max(1, workers)
@@ -227,7 +253,7 @@ def _counted(
     for number, indices in enumerate(batches, start=1):
         if stateful is not None:
             position.sampler_states[number] = copy.deepcopy(stateful.state_dict())
-        occurrences = np.zeros(len(indices), np.int64) if counts is None else counts.count(indices)
+        occurrences = UNCOUNTED if counts is None else counts.count(indices)
         yield IndexBatch(indices, occurrences)
 
 

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ StreamState = tuple[Any, Place]
 SAMPLES = "headrace.samples"
 
 
-@dataclass(eq=False)  # frozen, it would take as long to make as all else of `Progress.begin`
+@dataclass(eq=False, slots=True)  # frozen, it would take as long to make as all else of `Progress.begin`
 class EpochStart:
     """The start of an epoch: all that it depends on. `Progress.begin` makes it, and nothing changes it."""
 
@@ -33,7 +32,7 @@ class EpochStart:
     random_key: Key  # (seed, epoch) that the random parameters depend on
     position: int = 0  # at which it starts, of all ranks; see `reached` of `headrace.order.batches`
     resumed: bool = False  # whether it continues from a state
-    draws_order: bool = False  # whether the seed is drawn that torch's `RandomSampler` draws for an epoch
+    draws_order: bool = False  # whether the seed is yet to be drawn that `RandomSampler` draws in torch
     # Whether samplers start and draw with the first batch rather than with the epoch, as without workers.
     lazily: bool = False
     # States of the generators that the user's sampler may draw from, before it did.
@@ -46,18 +45,16 @@ class EpochStart:
     # By worker, state from which its `IterableDataset` continues; and the worker that makes the first batch.
     streams: Mapping[int, StreamState] = field(default_factory=dict)
     turn: int = 0
-
-    @cached_property
-    def _drawn(self) -> int:
-        return draw_seed(None)
+    drawn: int = 0  # the seed of the order, once it is drawn
 
     def draw_order(self) -> Key:
         """(seed, epoch) that the order depends on; the first call draws as torch's `RandomSampler` does."""
-        drawn = self._drawn if self.draws_order else 0
-        return self.order or (drawn, 0)
+        if self.draws_order:
+            self.drawn, self.draws_order = draw_seed(None), False
+        return self.order or (self.drawn, 0)
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Position:
     """The progress of an epoch. Its iterator moves it."""
 

@@ -111,14 +111,22 @@ class Progress:
                 f" {state['order']!r}, this loader now {batches.identity()!r}. Change samplers, workers"
                 " and the dataset's length before load_state_dict()."
             )
-        loaded = self._unloaded() if self._state is None else streams_of(self._state)
-        in_use = draws.lazily or draws.kept is not None  # the dataset of the epoch before
-        before_first = self._ends_now() if self._state is None and in_use else loaded
+        loaded: Mapping[int, StreamState] = {}
+        position = Position()
+        if isinstance(batches, StreamBatches):
+            loaded = self._unloaded() if self._state is None else streams_of(self._state)
+            in_use = draws.lazily or draws.kept is not None  # the dataset of the epoch before
+            position.streams = dict(self._ends_now() if self._state is None and in_use else loaded)
         epoch = self.epoch if state is None else state["epoch"]
         self.epoch, self._latest, self._state, self._ends = epoch + 1, None, None, {}
-        start = self._start(epoch, batches, draws, state, loaded)
-        turn = None if state is None else state["turn"]
-        position = Position(sampler_state=start.sampler_state, streams=dict(before_first), turn=turn)
+        if isinstance(batches, StreamBatches):
+            start = _of_stream(epoch, batches, draws, state, loaded)
+        elif state is None:
+            start = self._new(epoch, batches, draws)
+        else:
+            start = self._resumed(batches, draws, state)
+        if state is not None:
+            position.sampler_state, position.turn = start.sampler_state, state["turn"]
         if not draws.lazily:
             start.draw_order()
         if state is None or not isinstance(batches, SampledBatches):
@@ -131,23 +139,9 @@ class Progress:
             self._latest = Epoch(batches, start, position)
             return self._latest, batches.begin(start, position)
 
-    def _start(
-        self,
-        epoch: int,
-        batches: Batches,
-        draws: TorchDraws,
-        state: State | None,
-        streams: Mapping[int, StreamState],
+    def _resumed(
+        self, batches: OrderedBatches | SampledBatches, draws: TorchDraws, state: State
     ) -> EpochStart:
-        """Returns the epoch's start; `state` is that of its middle, `streams` are those that were loaded."""
-        if isinstance(batches, StreamBatches):
-            start = EpochStart(epoch, UNDRAWN, UNDRAWN) if state is None else start_of(state)
-            if start.position and (draws.by_torch or not streams):
-                raise ConfigError(NOT_RESUMABLE)
-            key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
-            return replace(start, random_key=key, base_seed=key[0], streams=streams)
-        if state is None:
-            return self._new(epoch, batches, draws)
         start = start_of(state)
         # Nothing is drawn: the generators are where the user has put them. Other numbers than those of the
         # epoch's start, and than those of other ranks.
@@ -162,22 +156,23 @@ class Progress:
         )
 
     def _new(self, epoch: int, batches: OrderedBatches | SampledBatches, draws: TorchDraws) -> EpochStart:
-        drawn, seed = draws.workers_key(), self.seed_of(batches)
+        drawn, seed, seeded = draws.workers_key(), self.seed_of(batches), self.seed is not None
         key = None if seed is None else (seed, epoch)
-        sampled = isinstance(batches, SampledBatches)
-        draws_order = isinstance(batches, OrderedBatches) and batches.shuffles
-        return EpochStart(
+        start = EpochStart(
             epoch,
-            key if draws_order else key or (0, 0),
+            key or (0, 0),
             key or drawn,
-            draws_order=draws_order,
             lazily=draws.lazily,
-            generators=generator_states(draws.generators) if sampled else (),
-            sampler_epoch=batches.sampler_epoch if isinstance(batches, SampledBatches) else None,
             base_seed=self._base_seed(key or drawn, draws, drawn[0]),
-            seeds_samples=self.seed is not None,
-            counts=draws.keyed or self.seed is not None,
+            seeds_samples=seeded,
+            counts=draws.keyed or seeded,
         )
+        if isinstance(batches, SampledBatches):
+            start.generators = generator_states(draws.generators)
+            start.sampler_epoch = batches.sampler_epoch
+        elif batches.shuffles:
+            start.order, start.draws_order = key, True
+        return start
 
     def _base_seed(self, random_key: Key, draws: TorchDraws, otherwise: int) -> int:
         """The seed of worker process 0."""
@@ -187,7 +182,7 @@ class Progress:
 
     def seed_of(self, batches: Batches) -> int | None:
         """The seed in use, or None if one is drawn for each epoch."""
-        return 0 if self.seed is None and _shared(batches) else self.seed
+        return 0 if self.seed is None and batches.shared else self.seed
 
     def random_key(self, batches: Batches, epoch: int | None) -> Key | None:
         """See `headrace.DataLoader.random_key`, or None if it isn't known."""
@@ -230,10 +225,24 @@ class Progress:
         state = checked(state, Identity(dataset=dataset, order=batches.identity(), seed=given_seed))
         self._state, self._latest, self._ends = state, None, {}
         # Ranks without a seed save 0; that they continue without one matters to the user's Python.
-        without = given_seed is None and state["seed"] == 0 and _shared(batches)
+        without = given_seed is None and state["seed"] == 0 and batches.shared
         self.seed, self.epoch = None if without else state["seed"], state["epoch"]
         if has_started(state) and isinstance(batches, SampledBatches):
             batches.set_epoch(state["sampler_epoch"])
+
+
+def _of_stream(
+    epoch: int,
+    batches: StreamBatches,
+    draws: TorchDraws,
+    state: State | None,
+    streams: Mapping[int, StreamState],
+) -> EpochStart:
+    start = EpochStart(epoch, UNDRAWN, UNDRAWN) if state is None else start_of(state)
+    if start.position and (draws.by_torch or not streams):
+        raise ConfigError(NOT_RESUMABLE)
+    key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
+    return replace(start, random_key=key, base_seed=key[0], streams=streams)
 
 
 def _stream_key(
@@ -244,7 +253,3 @@ def _stream_key(
     if repeats and not draws.lazily and start.random_key != UNDRAWN:
         return start.random_key[0], 0  # new workers, which draw what those before them drew
     return draws.workers_key()
-
-
-def _shared(batches: Batches) -> bool:
-    return isinstance(batches, OrderedBatches) and batches.shard.world_size > 1

@@ -6,10 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch.distributed
-
-from headrace.order.permutation import Indices
 
 Remainder = Literal["pad", "drop", "exact"]
 
@@ -57,7 +54,7 @@ class Shard:
         """Batches of this rank in the positions from `start` on."""
         return -(-self.samples(size, start) // self.batch_size)
 
-    def positions(self, size: int | None, start: int, first: int, count: int) -> Indices:
+    def positions(self, size: int | None, start: int, first: int, count: int) -> range:
         """Positions of this rank's samples number `first` to first + count - 1 after `start`, as many of them
         as there are in an epoch of `size` positions, or without end if that is None; with remainder "pad" the
         last ones may be `size` or more."""
@@ -65,7 +62,7 @@ class Shard:
         if size is not None:
             stop = min(stop, self.samples(size, start))
         begin, step = start + self.rank, self.world_size
-        return np.arange(begin + step * first, begin + step * max(first, stop), step, dtype=np.int64)
+        return range(begin + step * first, begin + step * stop, step)
 
     def after(self, size: int | None, start: int, batches: int) -> int:
         """The position to resume from after `batches` batches of every rank."""

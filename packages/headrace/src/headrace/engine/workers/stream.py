@@ -73,6 +73,8 @@ class WorkerStream(PythonStream):
         if give_back is not None:
             give_back(self.pool)
 
+    __del__ = close
+
     def _next(self) -> Any:
         if self._give_back is None:
             raise StopIteration
