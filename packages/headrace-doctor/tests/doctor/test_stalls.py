@@ -122,7 +122,7 @@ def test_a_run_resumes_and_its_folder_becomes_a_page(
 
     run("png_decoding")
     run("decoding", "heavy_transform")
-    assert Path("asked").read_text().split() == ["train.py"] * 5
+    assert Path("asked").read_text().split() == ["train.py"] * 6
     gains = {"rows": [{"name": "png_decoding", "original": [75, 75], "fixed": [150, 160]}]}
     (results / "gains.json").write_text(json.dumps(gains))
     capsys.readouterr()
@@ -131,8 +131,8 @@ def test_a_run_resumes_and_its_folder_becomes_a_page(
     page = capsys.readouterr().out
     assert "| `png_decoding` | decoding | 2.07 | decode ✓ 2.00 |" in page
     assert "| `heavy_transform` | augmentation |  | failed ✗ |" in page
-    assert "| mine | 5 | 2 | 2 | 0 | 0 | 1 | 50% | 0 of 0 | 1 of 1 | 1 of 1 | 50% |" in page
-    assert "| decoding | 4 |  |\n| augmentation |  | 1 |" in page
+    assert "| mine | 6 | 2 | 3 | 0 | 0 | 1 | 50% | 0 of 0 | 1 of 1 | 1 of 1 | 50% |" in page
+    assert "| decoding | 5 |  |\n| augmentation |  | 1 |" in page
 
 
 def test_the_page_of_results_is_what_the_command_draws(stalls: ModuleType) -> None:
