@@ -214,6 +214,46 @@ def commands() -> str:
     return f"{conditions(record)}\n\n{table(['command', 'seconds', 'MB'], rows)}"
 
 
+def gpu() -> str:
+    """Training on a GPU, and what loaders supply on some of its machine's cores."""
+    record = newest("gpu")
+    parts = {name: part.get("rows", []) for name, part in record["parts"].items()}
+    trained = [
+        [
+            row["loader"],
+            *(row[name] for name in ("model", "precision")),
+            f"{row['images_per_second']:,.0f}",
+            f"{row['GPU_busy']:.1%}",
+        ]
+        for row in parts["training"]
+    ]
+    supplied = [
+        [row["loader"], str(row["cores"]), f"{row['images_per_second']:,.0f}"]
+        for row in [*parts["cores"], *parts["supply"]]
+    ]
+    tables = [
+        table(["loader", "model", "precision", "images/s", "GPU busy"], trained),
+        table(["loader alone", "cores", "images/s"], supplied),
+    ]
+    about = f"{record['device']}, torch {record['torch']}"
+    return "\n\n".join([conditions(record, about), *tables])
+
+
+def gpu_share() -> str:
+    """How busy a GPU is with each loader, in a sentence."""
+    record = newest("gpu")
+    rows = [row for row in record["parts"]["training"]["rows"] if row["precision"] == "bf16"]
+    torchs, folder, _ = (row for row in rows if row["model"] == "resnet50")
+    cores = record["machine"]["cores_usable"]
+    return (
+        f"On an {record['device']} with {cores} cores, a ResNet-50 in bf16 trained on"
+        f" {folder['images_per_second']:,.0f} images/s from a folder with Headrace, and the GPU was busy for"
+        f" {folder['GPU_busy']:.1%} of the time; with torch's loader and {cores} workers on"
+        f" {torchs['images_per_second']:,.0f} images/s, for {torchs['GPU_busy']:.0%}"
+        " ([a short run, and what bounds it](docs/benchmarks.md#on-a-gpu))."
+    )
+
+
 def compare() -> str:
     """The answer of `headrace run --compare`."""
     lines = newest("commands").get("compare", [])
@@ -330,6 +370,8 @@ TABLES: dict[str, tuple[Callable[[], str], str]] = {
     "augmentations": (augmentations, "augmentations"),
     "commands": (commands, "commands"),
     "compare": (compare, "loaders"),
+    "gpu": (gpu, "gpu"),
+    "gpu-share": (gpu_share, "gpu"),
     "overlap": (overlap, "overlap"),
     "worker-start": (worker_start, "worker-start"),
     "tuning": (tuning, "tuning"),

@@ -122,12 +122,13 @@ class Run:
         self.minutes: float = arguments.minutes
         self.end = time.monotonic() + 60 * self.minutes
         self.images: Path = arguments.data or self._drawn()
+        sizes = [path.stat().st_size for path in self.images.glob("*/*.*")]
         self.facts: dict[str, Any] = {
             "machine": describe(),
             "device": self._name(),
             "simulated": self.device.type == "simulated",
             "torch": torch.__version__,
-            "images": str(self.images),
+            "images": {"count": len(sizes), "mean_bytes": round(statistics.mean(sizes))},
             "parts": {},
         }
 
@@ -243,9 +244,10 @@ def overlap(run: Run) -> Rows:
     return [{**row, "times_the_longer": both / max(copied, computed)}]
 
 
-def feeds(run: Run, workers: int) -> Iterator[tuple[str, Iterable[Any]]]:
+def feeds(run: Run, workers: int) -> Iterator[tuple[str, int, Iterable[Any]]]:
     """Random batches of the same images on the device, in one epoch that is longer than any measurement: by
-    torch's loader, and by Headrace from the folder and from a pack of it."""
+    torch's loader, and by Headrace from the folder and from a pack of it. The number is of batches that are
+    ready at about the same time: those of all workers, which start together."""
     transform = v2.Compose(
         [
             v2.RandomResizedCrop(64 if run.quick else 224),
@@ -267,7 +269,7 @@ def feeds(run: Run, workers: int) -> Iterator[tuple[str, Iterable[Any]]]:
             images = images.to(run.device, non_blocking=True).contiguous(memory_format=memory_format)
             yield images, labels.to(run.device, non_blocking=True)
 
-    yield f"torch, folder, {workers} workers", copied()
+    yield f"torch, folder, {workers} workers", workers, copied()
     pack = run.out / f"{run.images.name}.pack"
     if not pack.exists():
         done = run.command(sys.executable, "-m", "headrace", "pack", run.images, pack, limit=120)
@@ -275,20 +277,23 @@ def feeds(run: Run, workers: int) -> Iterator[tuple[str, Iterable[Any]]]:
             raise RuntimeError(done.stderr[-500:])
     for source, dataset in (("folder", folder), ("pack", headrace.PackedDataset(pack, transform))):
         options = {"device": run.device, "memory_format": memory_format}
-        yield f"Headrace, {source}", headrace.DataLoader(dataset, batch_size, **order(dataset), **options)
+        yield f"Headrace, {source}", 1, headrace.DataLoader(dataset, batch_size, **order(dataset), **options)
 
 
-def rate(batches: Iterable[Any], step: Callable[[Any, Any], None], seconds: float) -> float:
+def rate(
+    batches: Iterable[Any], step: Callable[[Any, Any], None], seconds: float, together: int = 1
+) -> float:
     """Images/s of steps, for so many seconds after the first ones, which aren't counted: for two seconds, in
-    which batches that were fetched ahead are used up, and at least three."""
+    which batches that were fetched ahead are used up, and at least three. If batches come `together`, so many
+    at once, only whole groups of them are counted."""
     count, begin, start = 0, time.perf_counter(), 0.0
     for number, (images, labels) in enumerate(batches):
         step(images, labels)
         if start:
             count += len(images)
-            if time.perf_counter() - start > seconds:
+            if time.perf_counter() - start > seconds and number % together == 0:
                 break
-        elif number >= 2 and time.perf_counter() - begin > min(2.0, seconds):
+        elif number >= 2 and number % together == 0 and time.perf_counter() - begin > min(2.0, seconds):
             torch.accelerator.synchronize()
             start = time.perf_counter()
     torch.accelerator.synchronize()
@@ -301,9 +306,9 @@ def supply(run: Run) -> Rows:
     usable = len(os.sched_getaffinity(0))
     rows = []
     for workers in sorted({max(1, usable // 2), usable}):
-        for loader, batches in feeds(run, workers):
+        for loader, together, batches in feeds(run, workers):
             if workers == usable or loader.startswith("torch"):
-                each = rate(batches, lambda *_: None, run.seconds(15.0))
+                each = rate(batches, lambda *_: None, run.seconds(15.0), together)
                 rows.append({"loader": loader, "cores": usable, "images_per_second": each})
     return rows
 
@@ -337,9 +342,9 @@ def training(run: Run) -> Rows:
         images = torch.randn(count, 3, side, side, device=run.device).to(memory_format=torch.channels_last)
         kept = images, torch.randint(10, (count,), device=run.device)
         alone = rate(itertools.repeat(kept), step, run.seconds(30.0))
-        for loader, batches in feeds(run, usable):
+        for loader, together, batches in feeds(run, usable):
             module.reset_peak_memory_stats(run.device)
-            fed = rate(batches, step, run.seconds(30.0))
+            fed = rate(batches, step, run.seconds(30.0), together)
             peak = module.max_memory_allocated(run.device)
             row = {"model": name, "precision": precision, "loader": loader, "images_per_second": fed}
             rows.append({**row, "of_steps_alone": alone, "GPU_busy": fed / alone, "peak_MB": peak / 1e6})
