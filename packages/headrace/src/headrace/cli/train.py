@@ -53,7 +53,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
         if default is dataclasses.MISSING:
             help_text = "Folder with train and val, each of class folders or a pack."
             info, default = typer.Argument(metavar="DATA", help=help_text), inspect.Parameter.empty
-        annotation: Any = Annotated.__class_getitem__((hints[field.name], info))  # type: ignore[attr-defined]
+        annotation: Any = Annotated[hints[field.name], info]
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(field.name, kind, default=default, annotation=annotation)
 
