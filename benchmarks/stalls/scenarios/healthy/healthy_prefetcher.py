@@ -31,7 +31,7 @@ def make_clouds(count, rng):
 
 
 class Clouds(Dataset):
-    def __init__(self, count=640):
+    def __init__(self, count=560):
         self.rng = np.random.default_rng(53)
         self.movies = make_clouds(count, self.rng)
 

@@ -55,7 +55,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", help="not used")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=12)
     parser.add_argument("--model", default="resnet10t")
     parser.add_argument("--aa", default="rand-m6-mstd0.5-inc1")
     parser.add_argument("--mixup", type=float, default=0.2)
@@ -67,7 +67,7 @@ def main():
     torch.set_num_threads(1)
     transform = create_transform(64, is_training=True, auto_augment=args.aa, interpolation="bilinear")
     loader = DataLoader(
-        Leaves(480, transform),
+        Leaves(360, transform),
         batch_size=args.batch_size,
         shuffle=True,
         num_workers=args.workers,

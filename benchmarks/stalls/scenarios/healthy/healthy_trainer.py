@@ -82,7 +82,7 @@ def main():
 
     torch.set_num_threads(1)
     set_seed(51)
-    train_dataset, eval_dataset = Sentences(512, seed=51), Sentences(48, seed=52)
+    train_dataset, eval_dataset = Sentences(768, seed=51), Sentences(48, seed=52)
     if cli.epochs == 0:
         return
     model = BertForMaskedLM(

@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--data", help="not used")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--batches", type=int, default=72)
     opt = parser.parse_args()
 
     torch.set_num_threads(1)

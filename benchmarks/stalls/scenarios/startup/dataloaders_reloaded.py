@@ -37,7 +37,7 @@ def make_table(path):
             "date": day.strftime("%Y-%m-%d"),
             "origin": rng.choice(codes, FLIGHTS),
             "destination": rng.choice(codes, FLIGHTS),
-            "departure": rng.integers(0, 1440, FLIGHTS),
+            "departure": [f"{minute // 60:02}:{minute % 60:02}" for minute in rng.integers(0, 1440, FLIGHTS)],
             "distance": rng.gamma(3, 400, FLIGHTS).round(1),
             "wind": rng.normal(10, 6, FLIGHTS).round(2),
             "visibility": rng.gamma(9, 1, FLIGHTS).round(2),
@@ -45,6 +45,11 @@ def make_table(path):
     )
     table["delay"] = (0.2 * table["wind"] - table["visibility"] + rng.gamma(2, 8, FLIGHTS)).round(1)
     table.to_csv(path, index=False)
+
+
+def minutes_of(departure):
+    hours, minutes = departure.split(":")
+    return 60 * int(hours) + int(minutes)
 
 
 class FlightData(lightning.LightningDataModule):
@@ -61,9 +66,11 @@ class FlightData(lightning.LightningDataModule):
         table = pd.read_csv(self.path, parse_dates=["date"])
         table["weekday"] = table["date"].dt.weekday
         table["month"] = table["date"].dt.month
+        table["departure"] = table["departure"].map(minutes_of)
         for column in ("origin", "destination"):
             table[column] = table[column].astype("category").cat.codes
-            table[f"{column}_delay"] = table.groupby([column, "month"])["delay"].transform("median")
+            delays = table.groupby([column, "month"])["delay"]
+            table[f"{column}_delay"] = delays.transform(lambda values: values.quantile(0.9))
         table["busy"] = table.groupby(["date", "origin"])["delay"].transform("count")
         return table
 

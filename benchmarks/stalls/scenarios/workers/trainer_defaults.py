@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification
 
-PHOTOS, REPEATED = 256, 2
+PHOTOS, REPEATED = 192, 4
 CLASSES = ["unripe", "ripe", "overripe"]
 
 
@@ -37,15 +37,15 @@ def take_photos(folder):
     colors = [(120, 180, 60), (220, 190, 40), (150, 110, 40)]
     for number in range(PHOTOS):
         label = number % 3
-        photo = Image.fromarray(rng.integers(90, 160, (30, 40, 3), dtype=np.uint8)).resize((400, 300))
+        photo = Image.fromarray(rng.integers(90, 160, (30, 40, 3), dtype=np.uint8)).resize((480, 360))
         pen = ImageDraw.Draw(photo)
-        x, y = (int(value) for value in rng.integers(90, 210, size=2))
+        x, y = (int(value) for value in rng.integers(90, 270, size=2))
         pen.ellipse([x - 70, y - 55, x + 70, y + 55], fill=colors[label])
         for _ in range(12 * label):
             dx, dy = (int(value) for value in rng.integers(-45, 45, size=2))
             pen.ellipse([x + dx - 4, y + dy - 4, x + dx + 4, y + dy + 4], fill=(70, 50, 20))
         photo = photo.filter(ImageFilter.GaussianBlur(1))
-        pixels = np.asarray(photo).astype(int) + rng.integers(-8, 9, (300, 400, 3))
+        pixels = np.asarray(photo).astype(int) + rng.integers(-8, 9, (360, 480, 3))
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
             partial / f"{number:04}-{label}.jpg", quality=90
         )
