@@ -7,8 +7,9 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -47,9 +48,12 @@ from headrace.plan.environment import starts_processes
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, DeferralCounts, LoaderStats
+from headrace.sources.kinds.lookup import is_unknown
 
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
+# Attributes that torch's loader refuses to set, so that programs set them in its `__dict__`.
+FORCED = attrgetter("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers")
 # For all batches that stay where they are, and as they are.
 STAY = DevicePrefetcher(None)
 
@@ -102,6 +106,8 @@ class StreamBuilder:
 
     residence: Residence | None = None
     _config: LoaderConfig | None = None
+    # The latest plan, if it depends on nothing but the configuration and the dataset's class.
+    _planned: tuple[LoaderConfig, type, Plan] | None = None
     _latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
     _kept: EpochStart | None = None  # of the epoch started last with `persistent_workers`
     _kept_processes = False  # whether worker processes made it
@@ -115,9 +121,12 @@ class StreamBuilder:
         self.meter = Meter()
         self.failures = Failures()
         self.latest: Callable[[], LoaderIterator | None] = _nothing
-        self._processes = WorkerPools()
         # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
         self._native: dict[bool, NativeThreads] = {}
+
+    @cached_property
+    def _processes(self) -> WorkerPools:
+        return WorkerPools()
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -136,8 +145,14 @@ class StreamBuilder:
 
     def config_of(self, loader: DataLoader[Any]) -> LoaderConfig:
         """The arguments that `loader`, always the same one, has as its attributes now."""
-        self._config = LoaderConfig.of(loader, self._config)
-        return self._config
+        config = self._config
+        if config is None or not all(map(is_, FORCED(loader), FORCED(config))):
+            config = self._config = LoaderConfig.of(loader)
+        return config
+
+    def forget_config(self) -> None:
+        """An attribute of the loader was set."""
+        self._config = None
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
@@ -166,11 +181,16 @@ class StreamBuilder:
     def plan(self, config: LoaderConfig) -> Plan:
         """Plans who runs what in an epoch that starts now. Raises ConfigError if `resident=True` can't be
         had."""
+        cls, latest = type(config.dataset), self._planned
+        if latest is not None and latest[0] is config and latest[1] is cls:
+            return latest[2]
         plan = plan_of(config)
         if plan.gather is None or config.device is None:
             if config.resident is True:
                 why = "its batches aren't gathered from memory" if config.device else "no device is given"
                 raise ConfigError(f"resident=True: the dataset can't live on a device, as {why}.")
+            if is_unknown(cls):
+                self._planned = config, cls, plan
             return plan
         asked = resolve_device(config.device), config.resident
         if self.residence is None or (self.residence.device, self.residence.wanted) != asked:

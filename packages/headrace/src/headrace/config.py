@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cached_property, wraps
-from operator import attrgetter, is_
+from functools import wraps
+from operator import attrgetter
 from typing import Any, Literal, ParamSpec, get_args
 
 import torch
@@ -46,6 +46,7 @@ REMOVED = {
     "on_worker_death": "a worker process that dies is always replaced, and the log names its sample",
 }
 RENAMED = {"lazy": "deferred"}
+FORMER = frozenset((*REMOVED, *RENAMED))
 
 
 class LeftOpen(int):
@@ -57,7 +58,7 @@ class LeftOpen(int):
 class LoaderConfig:
     """The arguments of `headrace.DataLoader`, which says what each means.
 
-    A loader makes one of its attributes when an epoch starts and they aren't those of the epoch before, so
+    A loader makes one of its attributes when an epoch starts and some were set since the epoch before, so
     that what the user has changed takes effect.
 
     Raises:
@@ -94,24 +95,22 @@ class LoaderConfig:
     batch_transform: Callable[..., Any] | None = None
     deferred: bool = True
     streamed: bool = field(init=False)  # whether the dataset is an `IterableDataset`, with its own order
+    batched: bool = field(init=False)  # whether samples are collated to batches
 
     @classmethod
-    def of(cls, loader: TorchDataLoader[Any], latest: LoaderConfig | None = None) -> LoaderConfig:
-        """The arguments that `loader` has as its attributes now: `latest` if it has the same ones."""
-        values = _values(loader)
-        if latest is not None and all(map(is_, values, vars(latest).values())):
-            return latest
+    def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
+        """The arguments that `loader` has as its attributes now."""
         config = object.__new__(cls)  # the class itself would set each value by a call, being frozen
-        vars(config).update(zip(_NAMES, values, strict=True))
+        vars(config).update(zip(_NAMES, _values(loader), strict=True))
         config.__post_init__()
         return config
 
     def __post_init__(self) -> None:
+        values = vars(self)
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
+            if values[name] not in allowed:
                 *others, last = map(repr, allowed)
-                value = getattr(self, name)
-                raise ConfigError(f"{name} ({value!r}) must be {', '.join(others)} or {last}.")
+                raise ConfigError(f"{name} ({values[name]!r}) must be {', '.join(others)} or {last}.")
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
         if not isinstance(self.deferred, bool):
@@ -127,8 +126,11 @@ class LoaderConfig:
             )
         if self.batch_transform is not None and not callable(self.batch_transform):
             raise ConfigError(f"batch_transform ({self.batch_transform!r}) must be callable, or None.")
-        self._check_ranks()
-        object.__setattr__(self, "streamed", isinstance(self.dataset, IterableDataset))
+        if self.rank is not None or self.world_size is not None:
+            self._check_ranks()
+        values.update(
+            streamed=isinstance(self.dataset, IterableDataset), batched=self.batch_sampler is not None
+        )
 
     def _check_ranks(self) -> None:
         rank, world_size = self.rank, self.world_size
@@ -154,11 +156,6 @@ class LoaderConfig:
     def prefetch_factor_given(self) -> int | None:
         """`prefetch_factor`, or None if the user left it open."""
         return None if isinstance(self.prefetch_factor, LeftOpen) else self.prefetch_factor
-
-    @cached_property
-    def batched(self) -> bool:
-        """True if samples are collated to batches."""
-        return self.batch_sampler is not None
 
     @property
     def samples_of_a_batch(self) -> int:
@@ -199,7 +196,6 @@ class LoaderConfig:
         return (2 if given is None else given) * self.num_workers
 
 
-# Listed once, as they are read at the start of every epoch.
 _NAMES = tuple(each.name for each in fields(LoaderConfig) if each.init)
 _values = attrgetter(*_NAMES)
 
@@ -210,6 +206,8 @@ def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if FORMER.isdisjoint(kwargs):
+            return init(*args, **kwargs)
         for name, instead in REMOVED.items():
             if name in kwargs:
                 raise ConfigError(f"{name} is no argument of DataLoader any more: {instead}.")
@@ -218,7 +216,7 @@ def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
                 text = f"DataLoader's argument {name} is called {now} now."
                 warnings.warn(text, FutureWarning, stacklevel=2)
                 kwargs[now] = kwargs.pop(name)
-        init(*args, **kwargs)
+        return init(*args, **kwargs)
 
     return checked
 

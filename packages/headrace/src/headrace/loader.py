@@ -143,6 +143,21 @@ class DataLoader(TorchDataLoader[T_co]):
         [[0, 1, 2, 3], [4, 5]]
     """
 
+    memory_budget: int
+    on_error: OnError
+    seed: int | None
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    rank: int | Literal["auto"] | None
+    world_size: int | None
+    remainder: Remainder
+    worker_kind: WorkerKind
+    deferred: bool
+    device: torch.device | None
+    resident: Resident
+    batch_transform: Callable[..., Any] | None
+    _progress: Progress
+    _builder: StreamBuilder
     _identity: str | None = None  # of the dataset, once it is asked for
     _in_torch = False
     _torchs_iterator: Any = None  # whose worker processes are kept
@@ -185,23 +200,24 @@ class DataLoader(TorchDataLoader[T_co]):
         batch_transform: Callable[..., Any] | None = None,
         deferred: bool = True,
     ) -> None:
-        self.memory_budget = (
-            _default_budget(int(time.monotonic())) if memory_budget is None else memory_budget
+        budget = _default_budget(int(time.monotonic())) if memory_budget is None else memory_budget
+        vars(self).update(  # by name it would take three times as long: see `__setattr__`
+            memory_budget=budget,
+            on_error=on_error,
+            seed=seed,
+            dtype=dtype,
+            memory_format=memory_format,
+            rank=rank,
+            world_size=world_size,
+            remainder=remainder,
+            worker_kind=worker_kind,
+            deferred=deferred,
+            device=None if device is None else check_device(device),
+            resident=resident,
+            batch_transform=batch_transform,
+            _progress=Progress(seed),
+            _builder=StreamBuilder(),
         )
-        self.on_error: OnError = on_error
-        self.seed = seed
-        self.dtype = dtype
-        self.memory_format = memory_format
-        self.rank = rank
-        self.world_size = world_size
-        self.remainder: Remainder = remainder
-        self.worker_kind: WorkerKind = worker_kind
-        self.deferred = deferred
-        self.device = None if device is None else check_device(device)
-        self.resident = resident
-        self.batch_transform = batch_transform
-        self._progress = Progress(seed)
-        self._builder = StreamBuilder()
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(  # by name: Lightning notes how torch's class is called, and calls this one so
             dataset=dataset,
@@ -240,6 +256,7 @@ class DataLoader(TorchDataLoader[T_co]):
         # Read as by the constructor, so that what is assigned later takes effect at the next epoch.
         read = READINGS.get(attr)
         super().__setattr__(attr, val if read is None else read(self, val))
+        self._builder.forget_config()  # what isn't an argument is set in the `__dict__`, without this
 
     def __iter__(self) -> Any:
         with daemon_threads:
@@ -261,8 +278,8 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @_iterator.setter
     def _iterator(self, iterator: Any) -> None:
-        self._torchs_iterator = iterator
-        if iterator is None:
+        vars(self)["_torchs_iterator"] = iterator
+        if iterator is None and "_own_samplers" in vars(self):  # or else the constructor is at work
             self._builder.end_workers()
 
     def _torch_iterator(self) -> Any:
@@ -281,7 +298,8 @@ class DataLoader(TorchDataLoader[T_co]):
         plan = builder.plan(config)
         if self._identity is not None:  # the dataset may have changed
             self._identity = None
-        self._warn(config, plan, batches)
+        if config.num_workers or batches.shuffles:
+            self._warn(config, plan, batches)
         by_torch = isinstance(batches, StreamBatches) and self._needs_torch()
         draws = TorchDraws(
             generator=self.generator,
@@ -324,7 +342,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return length
         length = super().__len__()
         if isinstance(batches, StreamBatches):
-            self._reported_length = len(self.dataset)  # type: ignore[arg-type]
+            vars(self)["_reported_length"] = len(self.dataset)  # type: ignore[arg-type]
         return length
 
     def set_epoch(self, epoch: int) -> None:
@@ -485,29 +503,31 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _warn(self, config: LoaderConfig, plan: Plan, batches: Batches) -> None:
         """Warns of what is probably not meant."""
-        warn = partial(warnings.warn, stacklevel=4)
         alone = config.rank is None and config.world_size is None
-        if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
-            warn(
+        if alone and batches.shuffles and detect_rank()[1] > 1:
+            text = (
                 f"Each of {detect_rank()[1]} ranks gets every sample of this DataLoader. Pass rank='auto' to"
                 " share them, or world_size=1 to say that this is meant."
             )
+            warnings.warn(text, stacklevel=4)
         if config.workers_given is None and not self._advised:
             workers, reason = self._builder.advice(config, plan) or (None, "")
             if workers == 0:
                 self._advised = True
-                warn(
+                text = (
                     f"The {config.num_workers} processes of this DataLoader (its num_workers was left open)"
                     f" may be slower than none: {reason}. Pass num_workers=0, or the number you want."
                 )
-        if self._warned:
+                warnings.warn(text, stacklevel=4)
+        if self._warned or config.num_workers == 0:
             return
-        self._warned = True
+        vars(self)["_warned"] = True
         if starts_processes(config, plan):
             super().check_worker_number_rationality()
         why = why_no_init(config, plan)
         if why:
-            warn(f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.")
+            text = f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset."
+            warnings.warn(text, stacklevel=4)
 
 
 def _figures(loader: DataLoader[Any]) -> dict[str, Any]:

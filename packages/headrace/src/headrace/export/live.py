@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -66,7 +66,7 @@ def publish(loader: T, figures: Callable[[T], Json]) -> None:
     known = _loaders.get(place)
     if known is not None and known[1]() is loader:
         return
-    _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
+    _loaders[place] = (next(_numbers), weakref.ref(loader, partial(_forget, place)), figures)
     with _lock:  # `cache` alone would let two threads begin to listen
         _listener()
 

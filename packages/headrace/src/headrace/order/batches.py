@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -52,6 +53,10 @@ class OrderedBatches:
         self.shuffles = not isinstance(order, Sequential)
         self.shared = shard.world_size > 1
 
+    @cached_property
+    def _whole(self) -> range:
+        return self.shard.positions(self.order.size, 0, 0, sys.maxsize)
+
     @property
     def positions_per_batch(self) -> int:
         """Positions that one batch of every rank takes together."""
@@ -69,7 +74,9 @@ class OrderedBatches:
         """The batches from the start on."""
         order, shard = self.order, self.shard
         if type(order) is Sequential and not start.counts:
-            batch, positions = shard.batch_size, shard.positions(order.size, start.position, 0, sys.maxsize)
+            batch, positions = shard.batch_size, self._whole
+            if start.position:
+                positions = shard.positions(order.size, start.position, 0, sys.maxsize)
             if positions.stop <= order.pass_size:
                 starts = range(0, len(positions), batch)
                 return (IndexBatch(positions[i : i + batch], UNCOUNTED) for i in starts)
@@ -108,7 +115,7 @@ class SampledBatches:
         by_batches: whether `source` is a batch sampler.
     """
 
-    shared = False
+    shuffles = shared = False
 
     def __init__(
         self, source: Iterable[Any], samples: int, batch_size: int | None, drop_last: bool, by_batches: bool
@@ -209,7 +216,7 @@ class StreamBatches:
     """
 
     positions_per_batch = 1
-    shared = False
+    shuffles = shared = False
 
     def __init__(self, workers: int, length: Callable[[], int | None] = lambda: None) -> None:
         self.workers = max(1, workers)

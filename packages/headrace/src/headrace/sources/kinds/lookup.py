@@ -47,6 +47,11 @@ def read_dataset(dataset: Any) -> Reading:
     return refused
 
 
+def is_unknown(cls: type) -> bool:
+    """Returns whether a dataset of this class was refused because nothing is known of the class."""
+    return cls in _refused
+
+
 def _kind_of(cls: type) -> type[Kind] | None:
     name = f"{cls.__module__}.{cls.__qualname__}"
     return _kinds.get(cls) or (_imported.get(name) if is_class(cls, name) else None)
