@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-LINES, MOMENTS, FAULTS = 8000, 768, 5
+LINES, MOMENTS, FAULTS = 7200, 1024, 5
 
 
 def simulate(path):
@@ -72,12 +72,12 @@ class Vibrations(IterableDataset):
 
 
 class Diagnosis(nn.Module):
-    def __init__(self, channels=32):
+    def __init__(self, channels=24):
         super().__init__()
         self.conv1 = nn.Conv1d(1, channels, 16, stride=8)
         self.conv2 = nn.Conv1d(channels, 2 * channels, 8, stride=4)
-        self.rnn = nn.GRU(2 * channels, 64, batch_first=True)
-        self.out = nn.Linear(64, FAULTS)
+        self.rnn = nn.GRU(2 * channels, 48, batch_first=True)
+        self.out = nn.Linear(48, FAULTS)
 
     def forward(self, signals):
         x = torch.relu(self.conv1(signals[:, None]))
