@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification
 
-PHOTOS, REPEATED = 192, 4
+PHOTOS, REPEATED = 192, 5
 CLASSES = ["unripe", "ripe", "overripe"]
 
 
@@ -96,7 +96,7 @@ def main():
         image_size=96,
         patch_size=16,
         hidden_size=96,
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=288,
         id2label=dict(enumerate(CLASSES)),
