@@ -78,6 +78,9 @@ def _of_numbers(of_int: Collate, of_float: Collate, of_array: Collate) -> dict[t
     }
 
 
+_NONE: dict[Any, Collate] = {}
+
+
 class ReusingCollate:
     """torch's `default_collate`: numbers and small arrays in less time, large tensors in memory that is used
     again; see `Slots` and `stacking`."""
@@ -85,8 +88,7 @@ class ReusingCollate:
     def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
         self.options = pinned, keep, alone
         self._memory = LargeTensors(pinned=pinned, keep=keep)
-        self._functions: dict[Any, Collate] = {}
-        self._made_of: dict[Any, Collate] = {}
+        self._functions = self._made_of = _NONE
 
     def __call__(self, samples: list[Any]) -> Any:
         """Returns what torch's function makes of `samples`. For any thread."""

@@ -138,6 +138,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 class EpochMeter:
     """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
 
+    waits = Histogram()  # of all steps but the first, in seconds; an epoch with such a step has its own
     _depth = 0
     _batches = 0
     _samples = 0
@@ -150,7 +151,6 @@ class EpochMeter:
         self._meter: Meter | None = meter  # None after the end: the meter has this one, and is to die with it
         self._iterator = meter.epochs_begun
         self._number = number
-        self.waits = Histogram()  # of all steps but the first, in seconds
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
 
@@ -182,6 +182,8 @@ class EpochMeter:
             meter.batches += 1
             meter.samples += samples
             if self._batches > 1:
+                if self._batches == 2:
+                    self.waits = Histogram()
                 self.waits.add(waited)
             else:
                 self._startup_seconds = now - self._begun

@@ -35,14 +35,19 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+# NumPy takes longer to make a number than to compute with a few dozen.
+_GOLDEN, _FIRST, _SECOND = np.uint64(GOLDEN), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
 def mix_words(x: Words) -> Words:
     """`mix` of each word."""
-    x = x + np.uint64(GOLDEN)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    x = x + _GOLDEN
+    x ^= x >> _30
+    x *= _FIRST
+    x ^= x >> _27
+    x *= _SECOND
+    x ^= x >> _31
     return x
 
 
@@ -56,21 +61,21 @@ def key_of(*parts: int) -> int:
 
 def random_words(counters: npt.NDArray[np.integer[Any]], key: int) -> Words:
     """The word number `counters[i]` of the stream of `key`, for each i."""
-    return mix_words(counters.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(key))
+    return mix_words(counters.astype(np.uint64) * _GOLDEN + np.uint64(key))
 
 
 def permute(positions: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indices:
     """The images of `positions` (each from 0 to n - 1, where n is 1 to 2**62) under the permutation of `key`,
     any 64-bit number."""
     if n <= TABLE_LIMIT:
-        return np.take(_table(n, key), positions)
+        return _table(n, key).take(positions)
     return _walk(positions, n, key)
 
 
 @lru_cache(maxsize=8)
 def _table(n: int, key: int) -> Indices:
     # No two of these words are equal: mix is a bijection, and so is multiplication by an odd number.
-    table = np.argsort(random_words(np.arange(n), key)).astype(np.int64)
+    table = random_words(np.arange(n), key).argsort()
     table.flags.writeable = False
     return table
 

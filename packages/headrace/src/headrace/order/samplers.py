@@ -55,17 +55,19 @@ class Order(Sampler[int]):
         An occurrence number distinguishes the times that an index comes in an epoch: random parameters depend
         on it. It is 0 wherever no index comes twice.
         """
-        indices, occurrences = np.empty_like(positions), np.empty_like(positions)
+        occurrences = np.zeros(len(positions), np.int64)
         if not len(positions):
-            return indices, occurrences
+            return occurrences, occurrences
         last = int(positions.max()) // self.pass_size
-        first = int(positions.min()) // self.pass_size if last else 0
-        for number in range(first, last + 1):
+        if not last:  # as nearly always
+            indices, again = self._pass(positions, key_of(seed, epoch, 0, ORDER))
+            if not isinstance(again, int):
+                occurrences[:] = again
+            return indices, occurrences
+        indices = np.empty_like(positions)
+        for number in range(int(positions.min()) // self.pass_size, last + 1):
             begin = number * self.pass_size
-            # Nearly always all of them are of one pass, and nothing needs to be picked.
-            which: Any = ...
-            if first < last:
-                which = (positions >= begin) & (positions < begin + self.pass_size)
+            which = (positions >= begin) & (positions < begin + self.pass_size)
             key = key_of(seed, epoch, number, ORDER)
             indices[which], again = self._pass(positions[which] - begin, key)
             occurrences[which] = again + number * self.occurrences

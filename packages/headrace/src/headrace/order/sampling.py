@@ -18,7 +18,7 @@ from headrace.order.shard import Remainder, Shard
 DEEPEST = 8
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class OwnSamplers:
     """The sampler objects that torch's constructor made for a loader, None in place of those that its user
     passed. As long as they are what the loader follows, and nothing but the size of batches was changed on
