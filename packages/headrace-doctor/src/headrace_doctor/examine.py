@@ -165,7 +165,7 @@ def examined(observation: Observation, job: Job, folder: Path) -> Iterator[None]
             return examination.iterate(other, functools.partial(begin_sampled, folder, other, inner))
 
         try:
-            with intercepted(begin):
+            with intercepted(begin, examination.made):
                 yield
                 examination.script_ended()
         except Enough:

@@ -14,7 +14,16 @@ from headrace_doctor.doctor import verdicts
 from headrace_doctor.doctor.diagnosis import diagnose
 from headrace_doctor.doctor.verdicts import KINDS
 from headrace_doctor.errors import DoctorError
-from headrace_doctor.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, DeviceFacts, Loop, Observation
+from headrace_doctor.measure.observed import (
+    ACTUAL,
+    BETWEEN,
+    DEMAND,
+    PARTS,
+    SUPPLY,
+    DeviceFacts,
+    Loop,
+    Observation,
+)
 from support import observations as made
 
 MORE = {"loader": {"num_workers": 4}}
@@ -205,6 +214,41 @@ def logging_each_step() -> Observation:
     return observation
 
 
+def growing_log() -> Observation:
+    """Steps take 60 ms at first, and 200 ms in the close look, of which 75 % are logging."""
+    observation = logging_each_step()
+    observation.phases[0].computes = [0.06 + 0.002 * step for step in range(40)]
+    observation.phases[2].computes = [0.2] * 15
+    observation.looks[1]["stages"]["step"] = {
+        "forward": [25.0, 0.0, 1.0, 0.0],
+        "logging": [75.0, 0.0, 3.0, 0.0],
+    }
+    return observation
+
+
+def between_epochs(
+    line: str, *, remade: int, seconds: float = 5.0, part: str = "code:f (set.py:3)"
+) -> Observation:
+    """A step of 100 ms, 100 of them an epoch."""
+    observation = made.healthy()
+    assert observation.loader is not None
+    observation.loader.remade = remade
+    observation.phases[0].between = [seconds]
+    look = made.look(BETWEEN, {"step": {part: [40, 0, 4.0, 0.0]}}, role="main")
+    observation.looks = [look | {"lines": {part: {f"set.py:9 load: {line}": 40}}}]
+    return observation
+
+
+def evaluated_one_by_one(*batched: float) -> Observation:
+    """A loop without gradients takes as long as the training, whose step takes 100 ms for 32 samples."""
+    observation = made.healthy()
+    seconds = observation.phases[0].seconds
+    loop = Loop("eval.py:60", "DataLoader(Val)", {"batch_size": 1}, 4, 40, 40, 0.5 * seconds, 0.5 * seconds)
+    loop.batched = list(batched)
+    observation.loops = [loop]
+    return observation
+
+
 def single_collection() -> Observation:
     observation = parts_of_the_step(gc=0.4)
     for look in observation.looks:
@@ -286,6 +330,25 @@ TABLE: list[tuple[Observation, str, str]] = [
     (parts_of_the_step({"optimizer": [1, 0, 8.0, 0.0]}, optimizer=0.6), "healthy", "100% on the optimizer"),
     (checkpoint_in_the_close_look(), "healthy", "320 with data at no cost"),
     (logging_each_step(), "logging", ""),
+    (growing_log(), "logging", "and more and more: a step took 69 ms at first, 200 ms later"),
+    (
+        between_epochs("x = np.load(path)", remade=1),
+        "startup",
+        "33% of the script's time passes between epochs, while the dataset and its loader are made again,"
+        " mostly in load at set.py:9, which loads a whole file: x = np.load(path)",
+    ),
+    (between_epochs("rows = json.load(file)", remade=0), "startup", "mostly in load at set.py:9"),
+    (between_epochs("score = model(x)", remade=0), "healthy", ""),
+    (between_epochs("score = model(x)", remade=1, part="forward"), "healthy", ""),
+    (between_epochs("json.dump(rows, file)", remade=1, part="logging"), "logging", ""),
+    (between_epochs("x = np.load(path)", remade=1, seconds=0.5), "healthy", ""),
+    (
+        evaluated_one_by_one(32, 0.001, 0.001, 0.0),
+        "validation",
+        "50% of the script's time with batch_size=1: 100 ms for each sample, in training 3.14 ms",
+    ),
+    (evaluated_one_by_one(), "healthy", ""),
+    (evaluated_one_by_one(32, 0.001, 0.001, 1.0), "healthy", ""),  # it starts workers each time
     (
         validation({"num_workers": 0}, {"0": 1.5, "4": 0.5}),
         "validation",
@@ -353,6 +416,14 @@ ADVICE: list[tuple[Observation, str, dict[str, Any], float]] = [
     (made.one_stage("collate", 0.0), "collate_fn: torch.stack of tensors of one shape", {}, 5.0),
     (with_device(blocking_copy_seconds=0.04), "pin_memory=True and", {"loader": {"pin_memory": True}}, 1.66),
     (parts_of_the_step(logging=0.4), "log less often", {}, 1.67),
+    (growing_log(), "append what is new", {}, 4.1),
+    (between_epochs("x = np.load(path)", remade=1), "make the dataset and its loader once", {}, 1.5),
+    (
+        evaluated_one_by_one(32, 0.001, 0.001, 0.0),
+        "eval.py:60: batch_size=1 → 32",
+        {"loader": {"batch_size": 32}},
+        2.0,
+    ),
     (three((0.15, 0.05), 0.04, 0.06, threads=4), "torch.set_num_threads(4) → 2", {"threads": 2}, 0.0),
     (made.startup(), "persistent_workers=False → True", {"loader": {"persistent_workers": True}}, 2.0),
     (threads_in_workers(), "one thread for the libraries in each worker", {"worker_threads": 1}, 2.5),

@@ -28,6 +28,16 @@ def test_the_place_of_a_loop_names_the_function_around_a_generator() -> None:
     assert re.fullmatch(rf"test_examination\.py:\d+ in {function}", place)
 
 
+class Lengths(Rows):
+    """Samples of two sizes."""
+
+    def __init__(self) -> None:
+        super().__init__(40)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1 + index % 2)
+
+
 class Doubled(DataLoader[Any]):
     def __iter__(self) -> Any:
         return (2 * batch for batch in super().__iter__())
@@ -230,6 +240,66 @@ def test_a_loop_without_gradients_is_not_taken_for_the_training(examine: Examine
     observation = examine(script, 60)
     assert set(phase(observation, ACTUAL).samples) == {2}
     assert [loop.arguments["batch_size"] for loop in observation.loops] == [1]
+
+
+def test_loaders_made_anew_for_each_epoch_count_as_one(examine: Examine) -> None:
+    def script() -> None:
+        for _ in range(1000):
+            time.sleep(0.06)  # as if files were listed
+            # At one place, but each for itself.
+            train, val = (DataLoader(Rows(count), 2) for count in (40, 6))
+            for _ in train:
+                time.sleep(0.005)
+            for _ in val:
+                time.sleep(0.005)
+
+    observation = examine(script, 45)
+    assert observation.ended == EXAMINED
+    assert observation.loader is not None
+    assert observation.loader.remade >= 2
+    assert observation.loader.samples == 40
+    (loop,) = observation.loops
+    assert loop.code.startswith("DataLoader(Rows of 6")
+    actual = phase(observation, ACTUAL)
+    assert min(actual.between) >= 0.06
+    assert max(actual.between) < 0.06 + 0.04  # the time of the other loop isn't in it
+
+
+def test_the_time_between_epochs_counts_if_the_last_batch_is_kept(examine: Examine) -> None:
+    loader = DataLoader(Rows(30), 1)
+
+    def script() -> None:
+        for _ in range(1000):
+            batches = iter(loader)  # as Lightning does: it never asks for more than there are
+            for _ in range(len(loader)):
+                next(batches)
+                time.sleep(0.002)
+            time.sleep(0.1)
+
+    assert min(phase(examine(script, 40), ACTUAL).between) >= 0.09
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_larger_batches_are_tried_for_an_evaluation_if_its_samples_can_be_collated(
+    examine: Examine, varies: bool
+) -> None:
+    train, val = DataLoader(Rows(4000), 8), DataLoader(Lengths() if varies else Rows(40), 1)
+
+    def script() -> None:
+        for number, _ in enumerate(train):
+            time.sleep(0.001)
+            if number % 4 == 3:
+                with torch.inference_mode():
+                    assert len(list(val)) == 40
+
+    observation = examine(script, 12)
+    (loop,) = observation.loops
+    assert not loop.gradients
+    assert loop.batched[:1] == ([] if varies else [8.0])
+    refused = [
+        note for note in observation.notes if note.startswith("the loader batch_size=8 can't be tried")
+    ]
+    assert len(refused) == varies
 
 
 def test_waiting_for_a_loader_in_lock_step_is_a_part_of_the_step(examine: Examine) -> None:

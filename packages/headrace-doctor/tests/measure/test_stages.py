@@ -116,6 +116,12 @@ FRAMES = {
     "compile-fx": Frame(f"{SITE}/torch/_inductor/compile_fx.py", "compile_fx", 1500, 1600),
     "given": Frame("/x/headrace_doctor/measure/subject.py", "__next__", 60, 61),
     "copied": Frame("/x/headrace/_torch_compat.py", "map_tree", 182, 190),
+    "dumps": Frame("/home/u/train.py", "note", 90, 92, source="json.dump(rows, file, indent=1)"),
+    "writes": Frame(
+        "/home/u/train.py", "note", 90, 91, source='with path.open("w", encoding="utf-8") as file:'
+    ),
+    "loads": Frame("/home/u/train.py", "note", 90, 91, source="with path.open(encoding='ascii') as file:"),
+    "encoder": Frame(f"{STDLIB}/json/encoder.py", "_iterencode_dict", 330, 400),
     "logger": Frame(f"{STDLIB}/logging/__init__.py", "info", 1500, 1501),
     "compute": Frame(f"{SITE}/pyarrow/compute.py", "equal", 240, 250),
     "read-table": Frame(f"{SITE}/pyarrow/parquet/core.py", "read_table", 1800, 1850),
@@ -171,6 +177,10 @@ CASES: list[tuple[str, str, str, Stage]] = [
     ("script train call-impl compile-fx", "R", "", Stage("step", "compile", False)),
     ("script train given copied", "R", "", Stage("wait", "wait", False)),
     ("script train logger", "R", "", Stage("step", "logging", False)),
+    ("script train dumps encoder", "R", "", Stage("step", "logging", False)),
+    ("script train writes", "R", "", Stage("step", "logging", False)),
+    ("script train loads", "R", "", Stage("step", "code:note (train.py:90)", False)),
+    ("script dumps train", "R", "", Stage("step", "code:train (train.py:40)", False)),
     (IN_WORKER + "getitem tv-read", "R", "", Stage("fetch", "read", False)),
     (IN_WORKER + "getitem pil-open", "R", "", Stage("fetch", "decode", False)),
     (IN_WORKER + "getitem pil-convert pil-load", "R", "", Stage("fetch", "decode", False)),

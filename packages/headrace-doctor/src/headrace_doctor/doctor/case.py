@@ -23,6 +23,7 @@ from headrace_doctor.doctor.records import StageCost
 from headrace_doctor.doctor.remedies import MOSTLY, place_and_text
 from headrace_doctor.measure.observed import (
     ACTUAL,
+    BETWEEN,
     DEMAND,
     KEPT_BATCHES,
     PARTS,
@@ -44,6 +45,8 @@ LOADING_THAT_MATTERS = 0.1
 OTHERS_THAT_MATTER = 0.25
 # Samples that other processes hold up on a busy machine take less than this, seconds.
 HELD_UP = 0.1
+FEW_STEPS, LONGER = 10, 1.25  # steps that show a growth, and the least ratio that does
+EVEN = 0.9  # times the mean: steps whose median is above it are much alike
 MUCH_FASTER = 1.5  # a gain that no noise explains
 BOUNDS = 1.96  # standard errors on both sides that hold 95 %
 
@@ -55,7 +58,7 @@ class Case:
     Attributes:
         phase: the steps of the script as it is, `ACTUAL`.
         costs: of a sample, without irregular costs of the step.
-        actual: seconds per sample, with starts of epochs and loops over other loaders.
+        actual: seconds per sample, with the time between epochs, their starts, and loops over other loaders.
         steady: the same without these, and without irregular costs of the step.
         choosing: seconds per sample in which the training thread chooses samples.
         irregular: seconds per sample by part of the step that not each batch needs.
@@ -184,7 +187,12 @@ def case_of(observation: Observation) -> Case | None:
         return None
     measured, _ = per_sample(actual)
     irregular = irregular_seconds(observation, actual)
+    between = between_epochs(loader, actual)
+    apart = parts_looked_at(observation, BETWEEN)
     steady = measured - min(0.95 * measured, sum(irregular.values()))
+    for part in IRREGULAR if between else ():
+        if part in apart:
+            irregular[part] = irregular.get(part, 0.0) + apart[part] * between
     regular = regular_demand(observation, costs.demand)
     costs = replace(costs, demand=regular, demand_cpu=costs.demand_cpu * regular / costs.demand)
     slowdown = costs.slowdown(steady)
@@ -226,7 +234,10 @@ def on_core(observation: Observation, phase: str, role: str) -> float:
 def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, float]:
     """Seconds per sample by part of the step that is not needed for each batch."""
     parts = step_parts(observation, ACTUAL)
-    whole = (actual.ended - actual.began) / max(1, sum(actual.samples))
+    between = sum(
+        look["seconds"] for look in observation.looks if (look["phase"], look["role"]) == (BETWEEN, "main")
+    )
+    whole = max(0.0, actual.ended - actual.began - between) / max(1, sum(actual.samples))
     return {part: parts[part] * whole for part in IRREGULAR if part in parts}
 
 
@@ -241,6 +252,32 @@ def regular_demand(observation: Observation, demand: float) -> float:
     share = min(MOST_IRREGULAR, sum(parts.get(part, 0.0) for part in IRREGULAR))
     seconds = per_sample(close)[0] if close else demand
     return min(demand, seconds * (1 - share)) if share else demand
+
+
+def in_each_step(observation: Observation, part: str) -> float:
+    """Seconds of a sample's step that go to a part in the close look, or 0 if its steps differ much: then the
+    part may be in few of them."""
+    close = observation.phase(PARTS)
+    if close is None or statistics.median(close.computes) < EVEN * statistics.fmean(close.computes):
+        return 0.0
+    return parts_looked_at(observation, PARTS).get(part, 0.0) * per_sample(close)[0]
+
+
+def growth_of_steps(case: Case) -> tuple[float, float, float] | None:
+    """Growth of the time of steps, or None if it stays the same.
+
+    Returns:
+        (seconds of a step at first; of one in the close look, which is later; by how many seconds of a sample
+        the latter takes longer than on average).
+    """
+    close, actual = case.observation.phase(PARTS), case.phase.computes
+    if close is None or len(actual) < 2 * FEW_STEPS:
+        return None
+    first, last = statistics.median(actual[:FEW_STEPS]), statistics.median(actual[-FEW_STEPS:])
+    later = statistics.median(close.computes)
+    if last < LONGER * first or later < last:
+        return None
+    return first, later, per_sample(close)[0] - sum(actual) / case.samples
 
 
 def least_step(observation: Observation, phase: Phase | None) -> float:
@@ -266,6 +303,13 @@ def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
     if not starts or not loader.batches:
         return 0.0
     return statistics.median(starts) / (loader.batches * statistics.fmean(phase.samples))
+
+
+def between_epochs(loader: LoaderFacts, phase: Phase) -> float:
+    """Seconds of a sample that pass between epochs, or 0 if none was seen, or their length isn't known."""
+    if not phase.between or not loader.batches:
+        return 0.0
+    return statistics.median(phase.between) / (loader.batches * statistics.fmean(phase.samples))
 
 
 def sampler_seconds(observation: Observation, loader: LoaderFacts, actual: Phase) -> float:
@@ -294,7 +338,8 @@ def seconds_of(observation: Observation) -> float | None:
     if actual is None or observation.loader is None:
         return None
     elsewhere = sum(loop.seconds for loop in observation.loops) / max(1, sum(actual.samples))
-    return per_sample(actual)[0] + start_of_epoch(observation.loader, actual) + elsewhere
+    epochs = start_of_epoch(observation.loader, actual) + between_epochs(observation.loader, actual)
+    return per_sample(actual)[0] + epochs + elsewhere
 
 
 def is_faster(case: Case, phase: Phase) -> bool:

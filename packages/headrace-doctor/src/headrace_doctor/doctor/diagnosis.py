@@ -328,13 +328,15 @@ def time_shares(case: Case) -> tuple[TimeShare, ...]:
     waits = sum(case.phase.waits) + sum(case.phase.startups)
     shares = [TimeShare("waiting for data", min(1.0, waits / whole))]
     loops = case.observation.loops
+    if phase_between := sum(case.phase.between):
+        shares.append(TimeShare("between epochs", phase_between / whole))
     for loop in loops:
         shares.append(TimeShare(f"loop at {loop.where}: waiting for data", loop.waits / whole))
         shares.append(TimeShare(f"loop at {loop.where}: computing", loop.computes / whole))
     # Stack samples don't tell a step of training from one of another loop.
     parts = step_parts(case.observation, ACTUAL)
     sampled = max(1e-9, sum(parts.values()))
-    own = max(0.0, 1 - sum(loop.computes for loop in loops) / whole / sampled)
+    own = max(0.0, 1 - sum(loop.computes for loop in loops) / whole / sampled) * (1 - phase_between / whole)
     for key, share in sorted(parts.items(), key=lambda part: -part[1]):
         if own * share >= LEAST_SHARE:
             shares.append(TimeShare(part_name(key), own * share))

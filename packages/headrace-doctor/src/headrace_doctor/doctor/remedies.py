@@ -77,6 +77,12 @@ ACTIONS = (
         f"load it {ONCE}",
     ),
     Action(
+        r"\.(r?glob|iterdir)\(|\bos\.(listdir|scandir|walk)\(|\bi?glob\(",
+        "lists files",
+        "list the files once, when the dataset is made",
+        "list the files once",
+    ),
+    Action(
         r"\.execute(many)?\(|\.fetch(one|all)\(",
         "queries a database",
         "create an index for the column that is looked up, or read the table into memory once",

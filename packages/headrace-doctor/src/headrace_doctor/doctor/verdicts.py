@@ -13,26 +13,30 @@ from headrace_doctor.doctor.case import (
     Candidate,
     Case,
     busiest_place,
+    growth_of_steps,
     has_stragglers,
+    in_each_step,
     is_faster,
     least_step,
     mostly_at,
     other_arguments,
     pace,
-    start_of_epoch,
     starts_of,
     takes_turns,
     tried_workers,
     where_it_stays,
 )
+from headrace_doctor.doctor.loops import other_loops, starts_of_epochs
 from headrace_doctor.doctor.model import part_name, per_sample, stage_costs, standard_error
 from headrace_doctor.doctor.records import StageCost
 from headrace_doctor.doctor.remedies import MOSTLY, described, remedy_for
 from headrace_doctor.errors import duration, size
 from headrace_doctor.measure.observed import (
     ACTUAL,
+    BETWEEN,
     DEMAND,
     GAIN_THAT_COUNTS,
+    PARTS,
     STALL_THAT_MATTERS,
     SUPPLY,
     Phase,
@@ -63,6 +67,7 @@ class Verdict:
         distorts: whether it makes other measurements wrong if it costs much.
         stages: kinds of stages of loading that it is about.
         part: the part of the step that it is about.
+        growing: what to do instead if that part takes longer from step to step.
     """
 
     kind: str
@@ -73,6 +78,7 @@ class Verdict:
     distorts: bool = False
     stages: tuple[str, ...] = ()
     part: str = ""
+    growing: str = ""
 
 
 def candidates(case: Case) -> list[Candidate]:
@@ -181,37 +187,21 @@ def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     yield from more_workers(case, verdict)
 
 
+def recovered(case: Case) -> float:
+    """Share of the loading time that goes if batches depend less on slow samples: what another queue was
+    measured to save, or all that these take if the loader is fast enough on average."""
+    slow = float(case.stragglers["slow_seconds"] / max(1e-9, case.stragglers["seconds"]))
+    tried = [phase for _, phase in queues(case)]
+    if tried and case.costs.loading <= case.costs.demand:
+        return slow
+    saved = (1 - per_sample(phase)[0] / case.costs.supply for phase in tried if is_faster(case, phase))
+    return min(slow, max(saved, default=0.0))
+
+
 def queues(case: Case) -> list[tuple[dict[str, Any], Phase]]:
     """(the argument, the supply) of loaders that were tried with another queue."""
     tried = [(phase.settings.get("loader", {}), phase) for phase in case.observation.others(SUPPLY)]
     return [row for row in tried if len(row[0]) == 1 and "num_workers" not in row[0]]
-
-
-def workers_that_stay(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """Workers that are kept from epoch to epoch."""
-    loader = case.loader
-    if loader.kind == "headrace":  # its native threads stay; processes can't be distinguished from them
-        return
-    if not loader.workers or loader.arguments.get("persistent_workers"):
-        return
-    spent = start_of_epoch(loader, case.phase)
-    if not spent:
-        return
-    starts = starts_of(loader, case.phase)
-    # What remains of a start is the first batch, which workers make as fast as any.
-    batch = statistics.fmean(case.phase.samples)
-    first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
-    seconds = statistics.median(starts)
-    saved = max(0.0, spent * max(0.0, 1 - first / seconds) - case.choosing)
-    yield other_arguments(
-        case,
-        case.gain(case.costs, saved),
-        f"each epoch starts workers for {duration(seconds)}, {spent / case.actual:.0%} of its time"
-        + mostly_at(case.observation, "worker", "start", ACTUAL, SUPPLY),
-        f"starts of epochs: {', '.join(map(duration, starts[:6]))}",
-        f"batches of an epoch: {loader.batches}",
-        persistent_workers=True,
-    )
 
 
 def fewer_threads(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
@@ -243,8 +233,7 @@ def costly_stages(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
     # What single samples hold, if batches can be made less dependent on them, is no matter of their stage.
     # Any sample may find a lock taken.
-    uneven = has_stragglers(case) and queues(case) and verdict.kind != "lock"
-    slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if uneven else 0.0
+    slow = recovered(case) if has_stragglers(case) and verdict.kind != "lock" else 0.0
     for stage in stages if not tried else ():
         share = stage.seconds_per_sample / whole - slow if whole else 0.0
         if OF_STAGE.get(stage.kind, "dataset") == verdict.kind and share >= STAGE_THAT_MATTERS:
@@ -305,42 +294,20 @@ def irregular_part(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     # The loader's pace remains the limit if it works ahead.
     floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
     change, *lines = verdict.remedy.splitlines()
-    gain = case.actual / max(floor, case.actual - seconds, 1e-9)
-    where = mostly_at(case.observation, "main", verdict.part, ACTUAL)
-    why = f"{part_name(verdict.part)} takes {seconds / case.actual:.0%} of the script's time{where}"
+    # If it is in each step, the close look shows what it takes by then: it may grow.
+    seconds, whole, grows = max(seconds, in_each_step(case.observation, verdict.part)), case.actual, ""
+    if growth := growth_of_steps(case):
+        first, later, more = growth
+        whole += more
+        grows = f", and more and more: a step took {duration(first)} at first, {duration(later)} later"
+        lines = [f"or {change}", *lines] if verdict.growing else lines
+        change = verdict.growing or change
+    gain = whole / max(floor, whole - seconds, 1e-9)
+    where = mostly_at(case.observation, "main", verdict.part, ACTUAL, BETWEEN, PARTS)
+    why = f"{part_name(verdict.part)} takes {seconds / whole:.0%} of the script's time{where}{grows}"
     evidence = tuple(where_it_stays(case.observation, ACTUAL))
-    yield Candidate(gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True)
-
-
-def other_loops(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """Workers for another loader, as for validation, whose loop waits for it."""
-    samples = case.samples
-    for loop in case.observation.loops:
-        now = int(loop.arguments.get("num_workers", 0))
-        stay = loop.arguments.get("persistent_workers")
-        for workers, (seconds, cpu) in loop.supplies.items():
-            count = int(workers)
-            if count < now or (count == now and (stay or not now)):
-                continue
-            cores = (loop.computes + loop.samples * cpu) / case.costs.cores
-            after = max(loop.computes, loop.samples * seconds, cores)
-            gain = case.actual / max(1e-9, case.actual - max(0.0, loop.seconds - after) / samples)
-            takes = f"takes {loop.seconds / samples / case.actual:.0%} of the script's time"
-            more = f"num_workers={now} → {count}, " if count > now else ""
-            yield Candidate(
-                gain=gain,
-                change=f"{loop.where}: {more}persistent_workers=True",
-                why=f"the loop at {loop.where} {takes}, and waits for its loader for"
-                f" {loop.waits / loop.seconds:.0%} of that",
-                evidence=(f"its loader: {loop.code}", f"with {count} workers: {1 / seconds:,.0f} samples/s"),
-                lines=(
-                    f"-val_loader = DataLoader(…, num_workers={now})",
-                    f"+val_loader = DataLoader(…, num_workers={count}, persistent_workers=True)",
-                ),
-                settings={"loader": {"num_workers": count, "persistent_workers": True}},
-                where=loop.where,
-                loader=loop.code,
-            )
+    bound = case.limit * whole / case.actual
+    yield Candidate(gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True, bound=bound)
 
 
 def single_threaded_workers(case: Case) -> Iterator[Candidate]:
@@ -547,7 +514,7 @@ VERDICTS = (
     Verdict("copy", "the copy to the device", waits_for_copies),
     Verdict("synchronise", "repeated waits for the device", waits_for_results),
     Verdict("gil", "threads that take turns with Python's lock (GIL)", processes_instead),
-    Verdict("startup", "starting workers in each epoch", workers_that_stay),
+    Verdict("startup", "the start of each epoch", starts_of_epochs),
     Verdict("validation", "the loop over another loader", other_loops),
     Verdict(
         "recompile",
@@ -573,6 +540,7 @@ VERDICTS = (
         irregular_part,
         remedy="log less often\nlog every so many steps; images and histograms once per epoch",
         part="logging",
+        growing="append what is new to the file, instead of writing all of it again",
     ),
     Verdict(
         "gc",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -24,16 +25,21 @@ from headrace_doctor.machine import usable_cores
 from headrace_doctor.measure.device_profile import device_facts, profiling
 from headrace_doctor.measure.observed import (
     ACTUAL,
+    BETWEEN,
     DEMAND,
     EXAMINED,
     KEPT_BATCHES,
     PARTS,
+    Loop,
     Observation,
     Phase,
 )
 from headrace_doctor.measure.processes import children_memory, own_memory, wait_until_quiet
+from headrace_doctor.measure.stages import Place
 from headrace_doctor.measure.subject import (
     WARM_UP,
+    Epoch,
+    Origin,
     Watched,
     batch_samples,
     clone,
@@ -41,6 +47,7 @@ from headrace_doctor.measure.subject import (
     most_bytes,
     name_of,
     nbytes,
+    origin_of,
     prefetched,
     where_from,
 )
@@ -53,6 +60,7 @@ FEW_STEPS, SLOW_SECONDS = 5, 12.0  # if steps take long
 MOST_SECONDS = 20.0  # to see an epoch start, or the end of a loop over another loader
 DEMAND_SECONDS, SLOW_DEMAND_SECONDS, PARTS_SECONDS = 2.0, 8.0, 1.5
 PROFILED_STEPS = 6
+LEAST_EPOCH_SECONDS = 0.05  # to look at what follows it: a phase is announced by a file
 END = object()  # of an epoch
 
 
@@ -77,25 +85,53 @@ class Examination:
         self._brief = brief
         self._recorder = Recorder(observation, announce)
         self._supplies = Supplies(self._recorder, counted)
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, Watched] = {}  # by the id of its loader
+        self._origins: dict[int, Origin] = {}  # of loaders, by their id
+        self._older: dict[int, int] = {}  # the id of the loader in whose place one was made, by that one's id
+        self._epochs: list[Epoch] = []  # over all loaders, in the order in which they began
+        self._between: Watched | None = None  # the script is between two epochs of this one
         self._giving: list[Watched] = []  # whose batches the script is working on
         self._subject: Watched | None = None  # the loader whose actual phase is over
         self._probes: Generator[Any, None, None] | None = None  # batches for the step alone
         self._left = False  # the script left its loop with the last of these
         self._loops = 0  # over other loaders, in this phase so far
+        self._loops_over: list[tuple[Watched, Loop]] = []  # that the actual phase had
         self._over = False
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The iterator that the script gets in the place of that of `begin`."""
         if self._over:
             self._end()
-        watched = self._watched.get(id(loader))
-        if watched is None:
-            watched = self._watched[id(loader)] = Watched(loader, begin, describe(loader, where_from()))
         began = time.perf_counter()
+        watched = self._watched.get(id(loader)) or self._replaced(loader)
+        if watched is None:
+            watched = Watched(loader, begin, describe(loader, where_from()))
+            watched.origin = self._origins.get(id(loader))
+        self._watched[id(loader)] = watched
+        watched.loader, watched.begin = loader, begin
+        self._end_between(watched, began)
         with self._own_work():
             inner = begin()
         return self._batches(watched, inner, began)
+
+    def made(self, loader: DataLoader[Any], places: tuple[Place, ...]) -> None:
+        """Notes a loader that the script makes, with the stack of places that makes it."""
+        if self.busy:
+            return
+        origin = self._origins[id(loader)] = origin_of(loader, places)
+        self._older.pop(id(loader), None)
+        same = (old for old, one in self._watched.items() if one.origin == origin)
+        for old in same:  # the first that was iterated over and has no successor
+            if old not in self._older.values():
+                self._older[id(loader)] = old
+                break
+
+    def _replaced(self, loader: DataLoader[Any]) -> Watched | None:
+        """The loader in whose place this one was made, as for each epoch, or None if there is none."""
+        older = self._watched.pop(self._older.pop(id(loader), 0), None)
+        if older is not None:
+            older.facts.remade += 1
+        return older
 
     def script_ended(self) -> None:
         """Measures what can still be measured of a script that ended by itself."""
@@ -123,6 +159,7 @@ class Examination:
 
     def close(self) -> None:
         """Leaves the process as it was, whatever ended the script."""
+        self._over = True
         with suppress(ValueError):  # another thread is amid them
             if self._probes is not None:
                 self._probes.close()
@@ -151,27 +188,20 @@ class Examination:
                 batch = next(inner)
         except StopIteration:
             return
-        gradients = torch.is_grad_enabled()
-        watched.trains |= gradients
-        # No training is within an evaluation: Lightning leaves that at its last batch until the next one.
-        within = any(one is not watched and (one.trains or not gradients) for one in self._giving)
-        watched.nested = within or (not gradients and any(one.trains for one in self._beside(watched)))
-        if not watched.phase.began:
-            watched.phase.began = self._recorder.now()
-        if not self.observation.memory:
-            own = own_memory(os.getpid())
-            self.observation.memory = {"main_at_first": own, "workers_at_first": children_memory()}
         wait = time.perf_counter() - began
-        watched.phase.startups.append(wait)
-        watched.facts.first_batch_seconds = watched.facts.first_batch_seconds or wait
+        self._begin_epoch(watched, wait)
         loop = watched.new_loop()
-        loop.loops, loop.waits, wait = 1, wait, 0.0
+        epoch = Epoch(watched, began, loop)
+        self._epochs.append(epoch)
+        loop.loops, loop.waits, loop.gradients = 1, wait, torch.is_grad_enabled()
+        between, number, wait = self._pause_between(), watched.epochs, 0.0
         try:
             while True:
                 yield from self._step(watched, batch, wait)
                 loop.batches += 1
                 loop.samples += watched.phase.samples[-1]
                 loop.computes += watched.phase.computes[-1]
+                epoch.in_step |= any(one.given > began for one in self._giving if one is not watched)
                 if not watched.nested and self._subject in (None, watched):
                     yield from self._after_step(watched, inner)
                 asked = time.perf_counter()
@@ -188,7 +218,58 @@ class Examination:
                 watched.phase.epochs_ended += 1
             raise
         finally:
-            watched.loop.add(loop)
+            if between is not None and between.left is not None:  # or its next epoch has begun
+                self._announce_between(between)
+            if watched.epochs == number:  # or its successor began before the script dropped it
+                self._begin_between(watched, time.perf_counter() - began)
+
+    def _begin_epoch(self, watched: Watched, wait: float) -> None:
+        """Notes the first batch of an epoch, which came after `wait` seconds."""
+        gradients = torch.is_grad_enabled()
+        watched.trains |= gradients
+        # No training is within an evaluation: Lightning leaves that at its last batch until the next one.
+        within = any(one is not watched and (one.trains or not gradients) for one in self._giving)
+        watched.nested = within or (not gradients and any(one.trains for one in self._beside(watched)))
+        if not watched.phase.began:
+            watched.phase.began = self._recorder.now()
+        if not self.observation.memory:
+            own = own_memory(os.getpid())
+            self.observation.memory = {"main_at_first": own, "workers_at_first": children_memory()}
+        watched.phase.startups.append(wait)
+        watched.facts.first_batch_seconds = watched.facts.first_batch_seconds or wait
+
+    def _begin_between(self, watched: Watched, seconds: float) -> None:
+        """Notes the end of an epoch of the actual phase, which took `seconds`."""
+        if watched.phase.name == ACTUAL and not watched.nested:
+            watched.left = time.perf_counter()
+            if seconds >= LEAST_EPOCH_SECONDS:
+                self._announce_between(watched)
+
+    def _end_between(self, watched: Watched, now: float) -> None:
+        """Notes the beginning of an epoch, and the seconds since the one before it."""
+        watched.epochs += 1
+        phase = watched.phase
+        if watched.left is None and watched in self._giving and phase.computes:
+            # Lightning keeps the last batch of an epoch until the next one begins.
+            watched.left = watched.given + statistics.median(phase.computes)
+        if watched.left is not None and phase.name == ACTUAL and self._subject is None:
+            elsewhere = self._elsewhere(watched, min(watched.left, watched.given))
+            phase.between.append(max(0.0, now - watched.left - elsewhere))
+        watched.left = None
+        if self._between is watched:
+            self._pause_between()
+
+    def _announce_between(self, watched: Watched) -> None:
+        if self._subject is None and not self._over:
+            self._between = watched
+            self._recorder.announce(BETWEEN)
+
+    def _pause_between(self) -> Watched | None:
+        """Ends the time between epochs, if it is one, as for a loop over another loader. Returns whose."""
+        watched, self._between = self._between, None
+        if watched is not None:
+            self._recorder.announce(watched.phase.name if self._subject is None else "")
+        return watched
 
     def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
         phase = watched.phase
@@ -205,25 +286,22 @@ class Examination:
 
     def _given(self, watched: Watched, batch: Any) -> Generator[Any, None, float]:
         """Gives the script a batch. Returns the seconds until it asks for the next, without other loops."""
-        given, elsewhere = time.perf_counter(), self._elsewhere(watched)
+        given = watched.given = time.perf_counter()
         self._giving.append(watched)
         try:
             yield batch
         finally:
             self._giving.remove(watched)
-        # A loop over another loader in another thread counts as a whole when it ends.
-        return max(0.0, time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
+        return max(0.0, time.perf_counter() - given - self._elsewhere(watched, given))
 
     def _after_step(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
         """Begins the next phase if one is over; ends the script if that was the last."""
         if self._subject is None:
-            before, self._loops = self._loops, sum(one.loop.loops for one in self._beside(watched))
+            before, self._loops = self._loops, len(self._loops_since(watched))
             if watched.phase.name == WARM_UP:
                 if self._is_warm(watched):
                     self._recorder.begin(watched, Phase(ACTUAL))
                     self._loops = 0
-                    for one in self._watched.values():
-                        one.loop = one.new_loop()
                 return
             if not self._is_over(watched, self._loops > before):
                 return
@@ -238,9 +316,17 @@ class Examination:
     def _beside(self, watched: Watched) -> list[Watched]:
         return [one for one in self._watched.values() if one is not watched]
 
-    def _elsewhere(self, watched: Watched) -> float:
-        """Seconds that loops over other loaders took so far, once they ended."""
-        return sum(one.loop.seconds for one in self._beside(watched))
+    def _loops_since(self, watched: Watched) -> list[Epoch]:
+        """Loops over other loaders that began in this phase of one, but not those in lock-step with it."""
+        since = self.observation.began + watched.phase.began
+        latest = itertools.takewhile(lambda one: one.began >= since, reversed(self._epochs))
+        return [one for one in latest if one.watched is not watched and one.loop.batches and not one.in_step]
+
+    def _elsewhere(self, watched: Watched, since: float) -> float:
+        """Seconds of loops over other loaders that began since then in this thread."""
+        here = threading.get_ident()
+        latest = itertools.takewhile(lambda one: one.began >= since, reversed(self._epochs))
+        return sum(one.loop.seconds for one in latest if one.watched is not watched and one.thread == here)
 
     def _is_warm(self, watched: Watched) -> bool:
         steps, seconds = len(watched.phase.computes), self._recorder.now() - watched.phase.began
@@ -263,7 +349,13 @@ class Examination:
     def _end_actual(self, watched: Watched) -> None:
         self._recorder.end(watched)
         self._subject = watched
-        self.observation.loops = [replace(one.loop) for one in self._beside(watched) if one.loop.batches]
+        for epoch in self._loops_since(watched):
+            known = next((loop for one, loop in self._loops_over if one is epoch.watched), None)
+            if known is None:
+                self._loops_over.append((epoch.watched, replace(epoch.loop)))
+            else:
+                known.add(epoch.loop)
+        self.observation.loops = [loop for _, loop in self._loops_over]
 
     def _probed(self, watched: Watched) -> Iterator[Any]:
         """The batches for the step alone; they go on in the next epoch if the script leaves its loop."""
@@ -334,7 +426,4 @@ class Examination:
 
     def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         with self._own_work():
-            self._supplies.measure(watched, inner)
-            for loop in self.observation.loops:
-                other = next(one for one in self._beside(watched) if one.facts.where == loop.where)
-                self._supplies.measure_loop(other, loop)
+            self._supplies.measure(watched, inner, self._loops_over)

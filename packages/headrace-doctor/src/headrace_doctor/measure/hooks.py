@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from headrace_doctor.measure.stages import Place, walk
 from headrace_doctor.measure.subject import headrace_loader
 
 Loader = DataLoader[Any]
@@ -18,13 +20,17 @@ TORCHS: Begin = DataLoader.__iter__
 
 
 @contextmanager
-def intercepted(begin: Callable[[Loader, Begin], Iterator[Any]]) -> Iterator[None]:
+def intercepted(
+    begin: Callable[[Loader, Begin], Iterator[Any]],
+    made: Callable[[Loader, tuple[Place, ...]], None] = lambda *_: None,
+) -> Iterator[None]:
     """Calls `begin(loader, original)` for iter(loader) meanwhile, in this process and not in its children.
 
-    `original` is the ``__iter__`` of the loader's class, or of a base class that it calls.
+    `original` is the ``__iter__`` of the loader's class, or of a base class that it calls. A loader that is
+    made meanwhile is given to `made`, with the stack of places that makes it.
     """
     patched: dict[type, Begin] = {}
-    made, here = DataLoader.__init__, os.getpid()
+    initialize, here = DataLoader.__init__, os.getpid()
 
     def started(original: Begin) -> Begin:
         @functools.wraps(original)
@@ -39,10 +45,12 @@ def intercepted(begin: Callable[[Loader, Begin], Iterator[Any]]) -> Iterator[Non
                 patched[base] = vars(base)["__iter__"]
                 setattr(base, "__iter__", started(patched[base]))  # noqa: B010
 
-    @functools.wraps(made)
+    @functools.wraps(initialize)
     def init(loader: Loader, *args: Any, **kwargs: Any) -> None:
         patch(type(loader))
-        made(loader, *args, **kwargs)
+        initialize(loader, *args, **kwargs)
+        if os.getpid() == here:
+            made(loader, walk(sys._getframe(1)))
 
     headrace_loader()  # imports it
     for cls in _with_subclasses(DataLoader):
@@ -51,7 +59,7 @@ def intercepted(begin: Callable[[Loader, Begin], Iterator[Any]]) -> Iterator[Non
     try:
         yield
     finally:
-        DataLoader.__init__ = made  # type: ignore[method-assign]
+        DataLoader.__init__ = initialize  # type: ignore[method-assign]
         for base, original in patched.items():
             setattr(base, "__iter__", original)  # noqa: B010
 

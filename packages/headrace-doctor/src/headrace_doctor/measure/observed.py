@@ -14,6 +14,7 @@ DEMAND = "demand"
 SUPPLY = "supply"
 LOOP = "loop"  # the supply of another loader
 PARTS = "parts"  # the step alone, sampled closely
+BETWEEN = "between"  # two epochs of the actual phase: stacks only
 KEPT_BATCHES = 4  # that are given again and again while the step is alone
 # Times as fast; a gain below this can't be distinguished from noise.
 GAIN_THAT_COUNTS = 1.1
@@ -42,6 +43,7 @@ class Phase:
     cpu_seconds: float = 0.0  # processor time of the training process, all its threads
     worker_cpu_seconds: float = 0.0  # of its worker processes, including those that ended
     epochs_ended: int = 0
+    between: list[float] = field(default_factory=list)  # seconds between epochs, without other loops
     worker_memory: list[int] = field(default_factory=list)  # workers' own bytes (USS), at begin and end
     others: float = 0.0  # cores that other processes used, of those that the script may use
 
@@ -81,6 +83,7 @@ class LoaderFacts:
     batch_nbytes: int = 0  # of the tensors of one batch
     most_bytes: str = ""  # the part of a batch that has most of its bytes, or "" if none has
     first_batch_seconds: float = 0.0  # from the first iter() to its first batch
+    remade: int = 0  # loaders that the script made later at the same place, as for each epoch
     # Headrace's own, in the supply phase: name → [samples, thread seconds, threads].
     stages: dict[str, list[float]] = field(default_factory=dict)
 
@@ -102,13 +105,18 @@ class Loop:
     samples: int = 0
     waits: float = 0.0  # seconds until batches were received, the starts of loops included
     computes: float = 0.0  # seconds that the script spent on batches
+    gradients: bool = False  # whether they were enabled
     # Number of workers → seconds and processor seconds per sample of the loader alone.
     supplies: dict[str, list[float]] = field(default_factory=dict)
+    # With batches as large as the training's: their size, seconds and processor seconds per sample of the
+    # loader alone, and seconds of its start; empty if not tried.
+    batched: list[float] = field(default_factory=list)
 
     def add(self, later: Loop) -> None:
         """Adds loops that followed."""
         for name in ("loops", "batches", "samples", "waits", "computes"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.gradients |= later.gradients
 
     @property
     def seconds(self) -> float:

@@ -147,6 +147,11 @@ STEP_PARTS = _patterns(
 )
 SAVING = re.compile(r":_?save_checkpoint")  # also the user's own
 FORWARD = (re.compile(r"/torch/nn/(modules|functional|parallel)"), "forward")
+# The innermost line of the user's code that writes text, tables or arrays while it trains.
+WRITING = re.compile(
+    r"\b(json|yaml)\.(safe_)?dumps?\(|\bopen\(.*[\"'][awx]t?\+?[\"']|\b(np|numpy)\.save\w*\("
+    r"|\.(write|writelines|writerows?|write_text|to_csv|to_json|to_parquet)\("
+)
 READ_BACK = re.compile(r"\.(item|cpu|numpy|tolist)\(")
 # What waits for a lock, as the text of a line, or as a frame of a library.
 LOCKING = re.compile(
@@ -190,7 +195,7 @@ def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage,
     """
     stack = [_frame(*place) for place in reversed(walked)]
     for depth, frame in enumerate(stack):  # the others' files, some of thousands of lines, aren't read
-        if depth == len(stack) - 1 or anchor(frame) == "fetch":
+        if depth == len(stack) - 1 or anchor(frame) == "fetch" or is_users(frame.filename):
             stack[depth] = frame._replace(source=linecache.getline(frame.filename, frame.line).strip())
     # A forked worker's stack begins with what its parent did; within a loader, what counts is what it calls.
     called = max((depth for depth, frame in enumerate(stack) if anchor(frame)), default=-1) + 1
@@ -400,6 +405,8 @@ def _step_part(stack: Sequence[Frame]) -> str:
     if "forward" in parts:
         return "forward"
     user = innermost_users(stack)
+    if user and WRITING.search(user.source):
+        return "logging"
     return f"code:{place(user)}" if user else "step"
 
 

@@ -15,6 +15,7 @@ import functools
 import inspect
 import math
 import sys
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -30,6 +31,7 @@ from torch.utils.data import DataLoader
 from headrace_doctor.machine import usable_cores
 from headrace_doctor.measure.observed import LoaderFacts, Loop, Phase
 from headrace_doctor.measure.processes import Times, times
+from headrace_doctor.measure.stages import Place
 
 OWN = Path(__file__).parent.parent
 WARM_UP = "warm-up"
@@ -51,18 +53,43 @@ class Watched:
     kept: list[Any] = field(default_factory=list)  # copies of the latest batches of the warm-up
     steps: int = 0  # that the script made with it
     times: Times = field(default_factory=times)  # when its phase began
-    loop: Loop = field(init=False)  # its loops that ended since the actual phase of any loader began
     trains: bool = False  # whether a loop over it began with gradients enabled
     # Its iteration began within another loader's step, or in lock-step with it by zip(), or without gradients
     # though another loop has them, as for validation.
     nested: bool = False
-
-    def __post_init__(self) -> None:
-        self.loop = self.new_loop()
+    origin: Origin | None = None  # of its loader, or None if not known
+    epochs: int = 0  # number of those that began
+    left: float | None = None  # when its last epoch ended, by `time.perf_counter()`; None while one lasts
+    given: float = 0.0  # when the script got its latest batch
 
     def new_loop(self) -> Loop:
         """A record of its loops in which nothing is counted yet."""
         return Loop(self.facts.where, self.facts.code, self.facts.arguments)
+
+
+@dataclass
+class Epoch:
+    """One loop over a loader."""
+
+    watched: Watched
+    began: float  # by `time.perf_counter()`
+    loop: Loop  # what it consisted of so far
+    thread: int = field(default_factory=threading.get_ident)  # that iterates
+    in_step: bool = False  # it goes on with each step of another loop, as by zip()
+
+
+class Origin(NamedTuple):
+    """The place at which a loader was made, and what is the same if it is made there for the next epoch."""
+
+    places: tuple[Place, ...]
+    dataset: type
+    sampler: type
+    batch_size: int | None
+
+
+def origin_of(loader: DataLoader[Any], places: tuple[Place, ...]) -> Origin:
+    """The origin of a loader that was made there."""
+    return Origin(places, type(loader.dataset), type(loader.sampler), loader.batch_size)
 
 
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:

@@ -44,8 +44,10 @@ AMPLE = 1.5
 LAST_SUPPLY_SECONDS = 20.0
 # Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
 NATIVE_THAT_MATTERS = 0.15
-# Share of the time that waiting for another loader, as of validation, must take to be examined.
+# Share of the time that a loop over another loader, as of validation, or its waits must take to be examined.
 LOOP_THAT_MATTERS = 0.05
+# Batches of an evaluation are tiny if the training's have at least so many times as many samples.
+TINY = 4
 
 
 class Recorder:
@@ -95,29 +97,57 @@ class Supplies:
         self._observation = recorder.observation
         self._counted = counted
 
-    def measure(self, watched: Watched, inner: Iterator[Any] | None) -> None:
-        """Measures the loader as it is and, if the step waits for it, with other settings.
+    def measure(
+        self, watched: Watched, inner: Iterator[Any] | None, loops: list[tuple[Watched, Loop]]
+    ) -> None:
+        """Measures the loader as it is, if the step waits for it with other settings, and those of loops.
 
         It continues with the batches of `inner`, or begins with a new iter() if that is None.
         """
         supply = self._supply(watched, watched.loader, {}, inner)
         actual = self._observation.phase(ACTUAL)
-        if self._observation.loader is None or actual is None or supply.seconds == 0:
-            return
-        self._observation.loader.stages = own_stages(watched.loader)
         demand = self._observation.phase(DEMAND) or actual
-        wanted = sum(demand.samples) / max(1e-9, sum(demand.computes))
-        if supply.samples_per_second < AMPLE * wanted or actual.stall >= STALL_THAT_MATTERS:
-            self._try_others(watched, supply, wanted)
+        wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
+        longest = max((loop.seconds for _, loop in loops), default=0.0)
+        loops_first = actual is not None and longest > actual.seconds
+        if loops_first:  # the time of an examination may not suffice for all
+            self._measure_loops(loops)
+        if self._observation.loader is not None and actual is not None and supply.seconds:
+            self._observation.loader.stages = own_stages(watched.loader)
+            if supply.samples_per_second < AMPLE * wanted or actual.stall >= STALL_THAT_MATTERS:
+                self._try_others(watched, supply, wanted)
+        if not loops_first:
+            self._measure_loops(loops)
 
-    def measure_loop(self, watched: Watched, loop: Loop) -> None:
-        """Measures the loader of a loop, if waiting for it matters, with its number of workers and with one
-        for each core; these stay from loop to loop."""
+    def _measure_loops(self, loops: list[tuple[Watched, Loop]]) -> None:
+        """Measures the loaders of loops that matter, but not those of Headrace and of streams."""
         whole = sum(phase.ended - phase.began for phase in self._observation.phases if phase.name == ACTUAL)
-        loader = watched.loader
-        iterable = isinstance(loader.dataset, IterableDataset)
-        if loop.waits < LOOP_THAT_MATTERS * whole or iterable or is_headrace(loader):
+        for watched, loop in loops:
+            if isinstance(watched.loader.dataset, IterableDataset) or is_headrace(watched.loader):
+                continue
+            if loop.seconds >= LOOP_THAT_MATTERS * whole:
+                self._measure_larger_batches(watched, loop)
+            if loop.waits >= LOOP_THAT_MATTERS * whole:
+                self._measure_loop(watched, loop)
+
+    def _measure_larger_batches(self, watched: Watched, loop: Loop) -> None:
+        """Measures the loader of a loop without gradients with batches as large as the training's, if its own
+        are tiny. Samples that can't be collated, as images of different sizes, forbid it."""
+        actual, size = self._observation.phase(ACTUAL), watched.loader.batch_size
+        larger = max(actual.samples, default=0) if actual else 0
+        if loop.gradients or size is None or TINY * size > larger:
             return
+        phase = self._try(watched, {"loader": {"batch_size": larger}}, f"{LOOP} {loop.where}")
+        if phase is not None and phase.seconds > 0:
+            cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
+            again = watched.loader.num_workers and not watched.loader.persistent_workers
+            start = phase.startups[0] if again and phase.startups else 0.0
+            loop.batched = [float(larger), 1 / phase.samples_per_second, cpu, start]
+
+    def _measure_loop(self, watched: Watched, loop: Loop) -> None:
+        """Measures the loader of a loop that waits for it with its number of workers, and with one for each
+        core; these stay from loop to loop."""
+        loader = watched.loader
         for workers in sorted({loader.num_workers, usable_cores()}):
             stay = {"persistent_workers": True} if workers else {}
             settings = {"loader": {"num_workers": workers, **stay}}
