@@ -309,6 +309,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     (uneven("lock"), "lock", ""),
     (uneven("lock", queue=True), "lock", ""),
     (uneven("read"), "read", ""),
+    (uneven("read", queue=True), "read", "80% of the time to load a sample"),  # which that queue doesn't save
     (made.turns_with_the_gil(), "gil", "loader and step share one process"),
     (with_device(synchronise_seconds=0.04), "synchronise", "waits for 40 ms of a step's 100 ms"),
     (with_device(blocking_copy_seconds=0.04), "copy", "waits for 40 ms of a step's 100 ms"),

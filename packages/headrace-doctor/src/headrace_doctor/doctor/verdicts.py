@@ -51,6 +51,8 @@ STAGE_THAT_MATTERS = 0.35
 WAITS = ("read", "decode", "dataset", "transform")
 # Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
 MUCH_SLOWER = 1.7
+# Share of the time of slow samples that another queue must save to be a remedy for them.
+PART_SAVED = 0.3
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,15 @@ def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     yield from more_workers(case, verdict)
 
 
-def recovered(case: Case) -> float:
-    """Share of the loading time that goes if batches depend less on slow samples: what another queue was
-    measured to save, or all that these take if the loader is fast enough on average."""
-    slow = float(case.stragglers["slow_seconds"] / max(1e-9, case.stragglers["seconds"]))
-    tried = [phase for _, phase in queues(case)]
-    if tried and case.costs.loading <= case.costs.demand:
-        return slow
-    saved = (1 - per_sample(phase)[0] / case.costs.supply for phase in tried if is_faster(case, phase))
-    return min(slow, max(saved, default=0.0))
+def avoidable(case: Case) -> float:
+    """Share of the loading time that slow samples take, or 0 if batches can't be made less dependent on them:
+    no other queue was measured to save a part of it, nor is the loader fast enough on average."""
+    tried = [per_sample(phase)[0] for _, phase in queues(case)]
+    if not tried or not has_stragglers(case):
+        return 0.0
+    slow = float(case.stragglers["slow_seconds"] / case.stragglers["seconds"])
+    saved = 1 - min(tried) / case.costs.supply
+    return slow if saved >= PART_SAVED * slow or case.costs.loading <= case.costs.demand else 0.0
 
 
 def queues(case: Case) -> list[tuple[dict[str, Any], Phase]]:
@@ -233,7 +235,7 @@ def costly_stages(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
     # What single samples hold, if batches can be made less dependent on them, is no matter of their stage.
     # Any sample may find a lock taken.
-    slow = recovered(case) if has_stragglers(case) and verdict.kind != "lock" else 0.0
+    slow = avoidable(case) if verdict.kind != "lock" else 0.0
     for stage in stages if not tried else ():
         share = stage.seconds_per_sample / whole - slow if whole else 0.0
         if OF_STAGE.get(stage.kind, "dataset") == verdict.kind and share >= STAGE_THAT_MATTERS:
