@@ -105,10 +105,10 @@ def weighted(_: Path) -> Made:
     return order(headrace.order.Weighted(weights), WeightedRandomSampler(weights, SAMPLES))
 
 
-def short_epochs(_folder: Path, *, new_loaders: bool, batches: int) -> Made:
+def short_epochs(_folder: Path, *, new_loaders: bool, batches: int, shuffle: bool = False) -> Made:
     """The first `batches` of three of numbers in the calling thread, by one loader or by new ones."""
     makes = [
-        partial(kind, Numbers(96), batch_size=32, num_workers=0)
+        partial(kind, Numbers(96), batch_size=32, shuffle=shuffle, num_workers=0)
         for kind in (headrace.DataLoader, torch.utils.data.DataLoader)
     ]
     kept = [make() for make in makes]
@@ -138,5 +138,10 @@ CALLS = (
         Call(f"{what} of numbers{loaders}", partial(short_epochs, new_loaders=new, batches=batches))
         for what, batches in (("first of 3 batches", 1), ("epochs of 3 batches", 4))
         for loaders, new in (("", False), (", new loaders", True))
+    ),
+    Call(
+        "epochs of 3 batches of shuffled numbers",
+        partial(short_epochs, new_loaders=False, batches=4, shuffle=True),
+        same=False,
     ),
 )

@@ -72,10 +72,15 @@ def permute(positions: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indice
     return _walk(positions, n, key)
 
 
+@lru_cache(maxsize=2)
+def _counters(n: int) -> Words:
+    return np.arange(n, dtype=np.uint64) * _GOLDEN
+
+
 @lru_cache(maxsize=8)
 def _table(n: int, key: int) -> Indices:
     # No two of these words are equal: mix is a bijection, and so is multiplication by an odd number.
-    table = random_words(np.arange(n), key).argsort()
+    table = mix_words(_counters(n) + np.uint64(key)).argsort()
     table.flags.writeable = False
     return table
 

@@ -74,7 +74,6 @@ def detect_rank() -> tuple[int, int]:
     """(rank, world_size) of torch.distributed, else of torchrun's environment, else (0, 1)."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None or world_size is None:
-        return 0, 1
-    return int(rank), int(world_size)
+    rank = os.environ.get("RANK")
+    world_size = None if rank is None else os.environ.get("WORLD_SIZE")
+    return (0, 1) if rank is None or world_size is None else (int(rank), int(world_size))
