@@ -76,7 +76,8 @@ def test_a_hugging_face_dataset_has_its_tensors_made_natively(files: list[Path])
     dataset = hf.Dataset.from_dict(table).cast_column("image", hf.Image()).with_transform(rows)
     loader = headrace.DataLoader(dataset, 12, num_workers=1)
     list(loader)
-    assert "writes the tensors (12 images, 12 tensors" in loader.explain()
+    # Pillow decodes the two that are progressive.
+    assert "writes the tensors (10 images, 12 tensors" in loader.explain()
 
 
 def shards(files: list[Path], folder: Path) -> list[str]:
