@@ -25,7 +25,8 @@ SAMPLES = "headrace.samples"
 
 @dataclass(eq=False, slots=True)  # frozen, it would take as long to make as all else of `Progress.begin`
 class EpochStart:
-    """The start of an epoch: all that it depends on. `Progress.begin` makes it, and nothing changes it."""
+    """The start of an epoch: all that it depends on. `Progress.begin` makes it, and only `draw_order` changes
+    it."""
 
     epoch: int  # its number
     order: Key | None  # (seed, epoch) that the order depends on, or None if its seed is drawn

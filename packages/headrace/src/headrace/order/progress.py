@@ -242,7 +242,8 @@ def _of_stream(
     if start.position and (draws.by_torch or not streams):
         raise ConfigError(NOT_RESUMABLE)
     key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
-    return replace(start, random_key=key, base_seed=key[0], streams=streams)
+    start.random_key, start.base_seed, start.streams = key, key[0], streams
+    return start
 
 
 def _stream_key(
