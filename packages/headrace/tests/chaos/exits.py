@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,10 @@ def in_a_fork(loader: headrace.DataLoader[Any]) -> Iterator[Any]:
     """A forked process begins an epoch of its own, and ends as an interpreter does; the epoch continues."""
     iterator = begin(loader)
     say_there()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 and newer warn of every fork of a process that has threads.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         try:
             for _ in loader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from support.python import start_python
 PROGRAM = Path(__file__).with_name("exits.py")
 SECONDS = 280.0  # spawned workers import torch, on a machine that may be busy
 SETTLE_SECONDS = 60.0
+NO_FORK_AT_THE_END = "Python 3.12 and newer refuse to fork once the interpreter ends"
 # The exit code of each way to end.
 WAYS = {
     "end": 0,
@@ -61,7 +63,9 @@ def cases() -> Iterator[object]:
     for way in WAYS:
         for kind in (*NATIVE, *PROCESSES):
             for method in METHODS if kind in PROCESSES else ("none",):
-                marks = () if (way, kind, method) in DEFAULT else (pytest.mark.long, pytest.mark.slow)
+                marks = [] if (way, kind, method) in DEFAULT else [pytest.mark.long, pytest.mark.slow]
+                if (way, method) == ("atexit", "fork"):
+                    marks.append(pytest.mark.skipif(sys.version_info >= (3, 12), reason=NO_FORK_AT_THE_END))
                 yield pytest.param(way, kind, method, marks=marks)
 
 

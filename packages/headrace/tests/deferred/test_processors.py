@@ -262,6 +262,8 @@ def test_native_code_makes_the_values(name: str, files: list[Path]) -> None:
 
 @pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen 3", "DETR"])
 def test_native_code_makes_patches_and_padded_images(name: str, files: list[Path]) -> None:
+    if name == "DETR" and tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 24):
+        pytest.skip("DETR of older ones, such as 5.17, runs as written")
     collate = InBatches(RAGGED[name]())
     jpegs = [path for path in files if path.suffix == ".jpg" and mode_of(path) == "RGB"][:5]
 
