@@ -7,6 +7,7 @@ import os
 import platform
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import psutil
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
+# With one of these, OpenMP binds the thread that imports torch, and all workers that it forks, to a core.
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,18 @@ def usable_cores() -> int:
 
 
 def affine_cores() -> int:
-    """Cores that the process may be put on, whatever share of their time it gets."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that the process may be put on, whatever share of their time it gets.
+
+    If OpenMP may have bound its first thread, they are those of the processes that have started it.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    counts = [len(os.sched_getaffinity(0))]
+    bound = any(name in os.environ for name in BINDING_VARIABLES)
+    for parent in psutil.Process().parents() if bound else ():
+        with suppress(OSError):
+            counts.append(len(os.sched_getaffinity(parent.pid)))
+    return max(counts)
 
 
 def processor_name() -> str:
@@ -63,6 +76,14 @@ def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None
         texts.append([_read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
     limits = [list(map(int, text)) for text in texts if len(text) == 2 and "".join(text).isdigit()]
     return min((quota / period for quota, period in limits), default=None)
+
+
+def throttled_periods(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> tuple[int, int]:
+    """(periods of the cgroup's quota, those in which it was used up) so far, or zeros without a quota."""
+    groups = [*_groups(root, own, ""), *_groups(root / "cpu", own, "cpu")]
+    rows = [dict(line.split() for line in _read(group / "cpu.stat").splitlines()) for group in groups]
+    counts = [(int(row.get("nr_periods", 0)), int(row.get("nr_throttled", 0))) for row in rows]
+    return max(counts, key=lambda count: count[1], default=(0, 0))
 
 
 def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:

@@ -42,6 +42,37 @@ def three(
     )
 
 
+def bound_workers(cores: int) -> Observation:
+    """Two workers, on so many of four cores; alone the loader takes 100 ms for a batch, the step 40 ms."""
+    observation = made.too_few_workers()
+    observation.phases = observation.phases[:3]
+    for look in observation.looks:
+        look |= {"cores": list(range(cores)), "bound_by": "worker_init_fn=pin", "held_seconds": 2.0}
+    return observation
+
+
+def polling_thread(asleep: float, late: int) -> Observation:
+    """Another thread polls; the training thread sleeps for so many of 4 s without waiting for anything."""
+    stages = {"step": {"step": [800, 0, 4.0, 0.0]}, "other:watch": {"code:watch": [800, 0, 4.0, 0.0]}}
+    lines = {"other:watch": {"train.py:43 watch: while not done.is_set(): pass": 700}}
+    seen = {"asleep_seconds": asleep, "late_rounds": late, "cpu_seconds": 4.0, "lines": lines}
+    looks = [made.look(phase, stages, role="main") | seen for phase in (ACTUAL, DEMAND)]
+    return three((0.0005, 0.1), 0.1, 0.04, looks=looks)
+
+
+def stopped(computing: float, late: int = 500) -> Observation:
+    """A process that computes for so many of 4 s, and waits for nothing in the others."""
+    look = made.look(ACTUAL, {"step": {"step": [800, 0, 4.0, 0.0]}}, role="main")
+    return three((0.0005, 0.1), 0.1, 0.04, looks=[look | {"cpu_seconds": computing, "late_rounds": late}])
+
+
+def throttled(share: float) -> Observation:
+    """A cgroup's quota is used up in so many of its periods; threads wait for cores for 30 % of the time."""
+    observation = three((0.0005, 0.1), 0.1, 0.04, looks=[made.look(ACTUAL, {}, role="main", delay=1.2)])
+    observation.phases[0].throttled = share
+    return observation
+
+
 def busy(observation: Observation, others: float) -> Observation:
     for phase in observation.phases:
         phase.others = others
@@ -311,6 +342,16 @@ TABLE: list[tuple[Observation, str, str]] = [
     (uneven("read"), "read", ""),
     (uneven("read", queue=True), "read", "80% of the time to load a sample"),  # which that queue doesn't save
     (made.turns_with_the_gil(), "gil", "loader and step share one process"),
+    (bound_workers(1), "oversubscribed", "the 2 workers may use 1 of 4 cores, bound by worker_init_fn=pin"),
+    (bound_workers(2), "read", ""),
+    (polling_thread(2.0, 400), "gil", "watch computes for 100% of the time, mostly at train.py:43"),
+    (polling_thread(2.0, 10), "healthy", ""),
+    (polling_thread(0.0, 400), "healthy", ""),
+    (stopped(2.0), "unexplained", "stands still for 50% of its time"),
+    (stopped(2.0, late=10), "healthy", ""),
+    (stopped(3.9), "healthy", ""),
+    (throttled(0.9), "cores", "the limit of processor time (cgroup) was used up in 90% of its periods"),
+    (throttled(0.1), "healthy", ""),
     (with_device(synchronise_seconds=0.04), "synchronise", "waits for 40 ms of a step's 100 ms"),
     (with_device(blocking_copy_seconds=0.04), "copy", "waits for 40 ms of a step's 100 ms"),
     (waiting_without_a_reason(0.0), "unexplained", "waits for 29% of its time"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -300,6 +301,22 @@ def test_a_worker_init_fn_still_changes_the_workers_dataset(folder: Path, method
     assert next(iter(loader)) == 100
     assert type(loader.dataset) is Starts
     assert loader.worker_init_fn is _set_start
+
+
+def _bind(_: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
+@pytest.mark.parametrize("init", [None, _bind])
+def test_the_cores_of_workers_are_known_and_what_binds_them(
+    folder: Path, init: Callable[[int], None] | None
+) -> None:
+    list(DataLoader(Numbers(), None, num_workers=1, worker_init_fn=init))
+    counts = counts_of(folder, "worker")[-1]
+    cores = sorted(os.sched_getaffinity(0))
+    assert counts["cores"] == (cores if init is None else cores[:1])
+    assert counts["bound_by"] == ("" if init is None else "worker_init_fn=_bind")
 
 
 def test_a_timed_dataset_is_like_the_dataset_itself() -> None:

@@ -47,6 +47,7 @@ OTHERS_THAT_MATTER = 0.25
 HELD_UP = 0.1
 FEW_STEPS, LONGER = 10, 1.25  # steps that show a growth, and the least ratio that does
 EVEN = 0.9  # times the mean: steps whose median is above it are much alike
+LATE_THAT_MATTERS = 0.2  # share of the looks at the stacks that come late
 MUCH_FASTER = 1.5  # a gain that no noise explains
 BOUNDS = 1.96  # standard errors on both sides that hold 95 %
 
@@ -231,6 +232,40 @@ def on_core(observation: Observation, phase: str, role: str) -> float:
     return 1.0 - min(0.9, held / seconds) if seconds else 1.0
 
 
+def training_look(observation: Observation, phase: str) -> dict[str, Any] | None:
+    """Returns what was sampled of the training process in a phase, or None."""
+    looks = [look for look in observation.looks if (look["role"], look["phase"]) == ("main", phase)]
+    return max(looks, key=lambda look: look["rounds"], default=None)
+
+
+def blocked(look: dict[str, Any]) -> float:
+    """Seconds that the training thread was seen blocked, as by waiting for data or a disk."""
+    rows = [look["stages"].get(kind, {}).values() for kind in ("step", "wait", "fetch")]
+    return float(sum(row[3] for stages in rows for row in stages))
+
+
+def gil_waits(observation: Observation, phase: str) -> float:
+    """Share of a phase in which the training thread slept without being blocked: it waited for the GIL."""
+    look = training_look(observation, phase)
+    if look is None or not look["seconds"]:
+        return 0.0
+    asleep = float(look["asleep_seconds"]) - blocked(look)
+    return min(0.95, max(0.0, asleep / float(look["seconds"])))
+
+
+def standstill(observation: Observation) -> float:
+    """Share of the time in which the training process stands still: no thread of it computes, waits for a
+    core or was seen blocked, and samples of its stacks come late. 0 with a device, for which threads wait
+    alike.
+    """
+    look = training_look(observation, ACTUAL)
+    if look is None or observation.device is not None or not look["cpu_seconds"]:
+        return 0.0
+    late = look["late_rounds"] / look["rounds"]
+    idle = 1 - (look["cpu_seconds"] + look["held_seconds"] + blocked(look)) / look["seconds"]
+    return max(0.0, idle) if late >= LATE_THAT_MATTERS else 0.0
+
+
 def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, float]:
     """Seconds per sample by part of the step that is not needed for each batch."""
     parts = step_parts(observation, ACTUAL)
@@ -372,8 +407,8 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
     lines: Counter[str] = Counter()
     for look in observation.looks:
         if look["role"] == "main" and look["phase"] == phase:
-            for rows in look["lines"].values():
-                lines.update(rows)
+            for key, rows in look["lines"].items():
+                lines.update({} if key.startswith("other:") else rows)
     whole = lines.total()
     most = lines.most_common(3)
     return [f"{count / whole:.0%} of the training thread's time at {line}" for line, count in most]

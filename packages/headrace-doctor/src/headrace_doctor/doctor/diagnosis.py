@@ -14,6 +14,7 @@ from headrace_doctor.doctor.case import (
     Case,
     case_of,
     other_arguments,
+    standstill,
     where_it_stays,
 )
 from headrace_doctor.doctor.html import render_html
@@ -47,6 +48,9 @@ RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
+THROTTLED_THAT_MATTERS = 0.5  # share of the periods of a quota
+STANDSTILL_THAT_MATTERS = 0.2  # share of the time
+MORE_QUOTA = "raise it (docker run --cpus, Kubernetes' resources.limits.cpu, systemd's CPUQuota=)"
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
 LONG_STALL = 0.3  # share of the step's time in which it waits: other processes don't explain more than that
 # A bound is told up to so many times the gain of a step that never waits, as it was measured.
@@ -128,7 +132,9 @@ def first_batch(case: Case) -> list[str]:
 
 
 def other_processes(case: Case) -> list[str]:
-    """Notes that other processes took cores, and what the script would reach without them."""
+    """Notes that a quota or other processes took cores, and what the script would reach without them."""
+    if case.phase.throttled >= THROTTLED_THAT_MATTERS:
+        return [throttled(case)]
     if not case.is_busy:
         return []
     free = f"on a free one, the script would reach about {1 / case.free.seconds:,.0f} samples/s"
@@ -176,6 +182,10 @@ def causes(case: Case, found: Sequence[Candidate]) -> tuple[Cause, ...]:
 
 def without_a_remedy(case: Case) -> Cause:
     """The cause if no change would bring anything."""
+    if case.phase.throttled >= THROTTLED_THAT_MATTERS and case.run_delay >= RUN_DELAY_THAT_MATTERS:
+        return Cause("cores", f"{throttled(case)}: {MORE_QUOTA}", (alone(case),), case.run_delay)
+    if standstill(case.observation) >= STANDSTILL_THAT_MATTERS:
+        return stopped(case)
     waits = case.starved and case.stall - case.receiving >= STALL_THAT_MATTERS
     # That a free machine would make up for so much is more than the measurements can tell.
     slower = case.costs.supply >= MUCH_FASTER * case.costs.demand
@@ -203,6 +213,25 @@ def alone(case: Case) -> str:
         f"the loader alone supplies {1 / case.costs.supply:,.0f} samples/s, the step alone processes"
         f" {1 / case.costs.demand:,.0f}"
     )
+
+
+def throttled(case: Case) -> str:
+    """Says how much a cgroup's quota holds the script up."""
+    return (
+        f"the limit of processor time (cgroup) was used up in {case.phase.throttled:.0%} of its periods, and"
+        f" threads waited for a core for {case.run_delay:.0%} of their time"
+    )
+
+
+def stopped(case: Case) -> Cause:
+    """The training process stands still for much of the time, and nothing in it explains that."""
+    share = standstill(case.observation)
+    sentence = (
+        f"the training process stands still for {share:.0%} of its time: it neither computes nor waits for"
+        " data, a disk or a core; something stops it from outside (cpulimit, a batch system), or a call into"
+        " C keeps Python's lock while it waits"
+    )
+    return Cause("unexplained", sentence, (alone(case),), share)
 
 
 def too_short(case: Case) -> Cause:

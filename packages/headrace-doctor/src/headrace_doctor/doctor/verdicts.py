@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace_doctor.doctor.case import (
-    TAKEN_CORES,
     Candidate,
     Case,
     busiest_place,
@@ -17,7 +15,6 @@ from headrace_doctor.doctor.case import (
     has_stragglers,
     in_each_step,
     is_faster,
-    least_step,
     mostly_at,
     other_arguments,
     pace,
@@ -26,6 +23,7 @@ from headrace_doctor.doctor.case import (
     tried_workers,
     where_it_stays,
 )
+from headrace_doctor.doctor.contention import fewer_threads, less_contention, turns_with_the_gil
 from headrace_doctor.doctor.loops import other_loops, starts_of_epochs
 from headrace_doctor.doctor.model import part_name, per_sample, stage_costs, standard_error
 from headrace_doctor.doctor.records import StageCost
@@ -41,7 +39,6 @@ from headrace_doctor.measure.observed import (
     SUPPLY,
     Phase,
 )
-from headrace_doctor.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
 NEAR_ENOUGH = 0.97
@@ -49,8 +46,6 @@ NEAR_ENOUGH = 0.97
 STAGE_THAT_MATTERS = 0.35
 # Kinds of stages that more workers answer if they wait for most of the time to load a sample.
 WAITS = ("read", "decode", "dataset", "transform")
-# Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
-MUCH_SLOWER = 1.7
 # Share of the time of slow samples that another queue must save to be a remedy for them.
 PART_SAVED = 0.3
 
@@ -148,29 +143,6 @@ def waiting_stage(case: Case) -> StageCost | None:
     return next((stage for stage in waits if OF_STAGE.get(stage.kind) in WAITS), None)
 
 
-def processes_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """Worker processes, if a thread of the training process makes the batches."""
-    if not takes_turns(case):
-        return
-    tried = {count: case.costs.with_supply(phase) for count, phase in tried_workers(case).items()}
-    # Where the loader alone was ample, no others were measured: processes are taken to be as fast as it is.
-    tried = tried or {min(2, case.costs.cores): replace(case.costs, overlaps=True)}
-    count, after = min(tried.items(), key=lambda one: one[1].seconds)
-    supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
-    # What both cost beyond the dearer of them is what they take from each other.
-    yield replace(
-        other_arguments(
-            case,
-            case.actual / after.seconds,
-            f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
-            f" together {1 / case.steady:,.0f}",
-            f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",
-            num_workers=count,
-        ),
-        change=f"num_workers=0 in a thread → num_workers={count}",
-    )
-
-
 def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     """A longer queue, batches in the order in which they are done, or more workers, if samples take long."""
     if not has_stragglers(case) or case.stall < STALL_THAT_MATTERS:
@@ -204,25 +176,6 @@ def queues(case: Case) -> list[tuple[dict[str, Any], Phase]]:
     """(the argument, the supply) of loaders that were tried with another queue."""
     tried = [(phase.settings.get("loader", {}), phase) for phase in case.observation.others(SUPPLY)]
     return [row for row in tried if len(row[0]) == 1 and "num_workers" not in row[0]]
-
-
-def fewer_threads(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """Proposes as many threads for operators as there are cores."""
-    for phase in case.observation.others(DEMAND):
-        threads = phase.settings.get("threads")
-        if threads is None:
-            continue
-        after = case.costs.with_demand(phase)
-        now = case.observation.threads
-        rates = f"{1 / case.costs.demand:,.0f} samples/s with {now} threads"
-        yield Candidate(
-            gain=case.gain(after),
-            bound=case.actual / least_step(case.observation, phase),
-            why=f"the step's operators use {now} threads on {case.costs.cores} cores",
-            evidence=(f"the step alone: {rates}, {1 / after.demand:,.0f} with {threads}",),
-            **other_threads(now, threads),
-        )
-    yield from single_threaded_workers(case)
 
 
 def costly_stages(case: Case, verdict: Verdict) -> Iterator[Candidate]:
@@ -310,61 +263,6 @@ def irregular_part(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     evidence = tuple(where_it_stays(case.observation, ACTUAL))
     bound = case.limit * whole / case.actual
     yield Candidate(gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True, bound=bound)
-
-
-def single_threaded_workers(case: Case) -> Iterator[Candidate]:
-    """Workers whose libraries start threads of their own, on cores that are taken already."""
-    phase = next((one for one in case.observation.others(SUPPLY) if "worker_threads" in one.settings), None)
-    looks = [look for look in case.observation.looks if look["role"] == "worker" and look["phase"] == SUPPLY]
-    if phase is None or not is_faster(case, phase):
-        return
-    libraries = sorted({name for look in looks for name in look.get("libraries", ())})
-    line = "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1, set before Python starts"
-    if "cv2" in libraries:
-        line = "cv2.setNumThreads(0)  # in worker_init_fn, or at the top of the dataset's module"
-    yield Candidate(
-        gain=case.gain(case.costs.with_supply(phase)),
-        change=f"one thread for the libraries in each worker: {line.partition('  #')[0]}",
-        why=f"the {case.loader.workers} workers compute on {worker_threads(looks)} threads, with"
-        f" {case.costs.cores} cores",
-        evidence=(
-            f"threads started by native libraries; imported: {', '.join(libraries)}",
-            f"the loader alone: {1 / case.costs.supply:,.0f} samples/s,"
-            f" {phase.samples_per_second:,.0f} with one thread per worker",
-        ),
-        lines=(f"+{line}",),
-        settings={"worker_threads": 1},
-    )
-
-
-def less_contention(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
-    """Cores that are left to the loader, if it is much slower during the step than alone."""
-    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
-        return  # on a busy machine, a note reports what others take
-    if sum(case.irregular.values()) > case.steady - case.costs.seconds:
-        return  # what the step does beside it, as in a thread that writes logs, explains as much
-    threads, cores = case.observation.threads, case.costs.cores
-    fewer = max(1, cores // 2)
-    gain = case.costs.together(case.slowdown) / case.costs.seconds
-    contention = f"loading takes {case.slowdown:.1f} times as long as alone: they compete for {cores} cores"
-    change: dict[str, Any] = {
-        "change": "fewer processes beside it",
-        "lines": (f" {TAKEN_CORES}",),
-        "ideal": True,
-    }
-    if threads > fewer:  # with so many the step was not measured
-        change = {**other_threads(threads, fewer), "bound": math.inf}
-    waited = f"threads waited for a core for {case.run_delay:.0%} of their time"
-    yield Candidate(gain, why=f"during the step, {contention}", evidence=(waited,), **change)
-
-
-def other_threads(now: int, threads: int) -> dict[str, Any]:
-    """Fields of a candidate that sets the number of threads for operators."""
-    return {
-        "change": f"torch.set_num_threads({now}) → {threads}",
-        "lines": (f"-torch.set_num_threads({now})", f"+torch.set_num_threads({threads})"),
-        "settings": {"threads": threads},
-    }
 
 
 def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
@@ -515,7 +413,7 @@ VERDICTS = (
     Verdict("straggler", "single samples that take long", smoother),
     Verdict("copy", "the copy to the device", waits_for_copies),
     Verdict("synchronise", "repeated waits for the device", waits_for_results),
-    Verdict("gil", "threads that take turns with Python's lock (GIL)", processes_instead),
+    Verdict("gil", "threads that take turns with Python's lock (GIL)", turns_with_the_gil),
     Verdict("startup", "the start of each epoch", starts_of_epochs),
     Verdict("validation", "the loop over another loader", other_loops),
     Verdict(

@@ -46,6 +46,7 @@ class Phase:
     between: list[float] = field(default_factory=list)  # seconds between epochs, without other loops
     worker_memory: list[int] = field(default_factory=list)  # workers' own bytes (USS), at begin and end
     others: float = 0.0  # cores that other processes used, of those that the script may use
+    throttled: float = 0.0  # share of the periods in which the cgroup's quota of processor time was used up
 
     def add(self, began: float, wait: float, compute: float, samples: int) -> None:
         """Adds a step."""

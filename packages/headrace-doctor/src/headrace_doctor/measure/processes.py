@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from headrace_doctor.machine import cpu_quota
+from headrace_doctor.machine import cpu_quota, throttled_periods
 
 
 class ProcessLook(NamedTuple):
@@ -81,12 +81,15 @@ def busy_seconds() -> float:
 
 class Times(NamedTuple):
     """Seconds by `time.perf_counter()`, and processor seconds of this process, of its descendants (with those
-    that ended and were waited for), and of all processes, on the cores that this one may be put on."""
+    that ended and were waited for), and of all processes, on the cores that this one may be put on; periods
+    of the cgroup's quota, and those in which it was used up."""
 
     wall: float
     own: float
     children: float
     machine: float
+    periods: float
+    throttled: float
 
     def since(self, earlier: Times) -> Times:
         """The differences; a child that isn't waited for takes its count with it."""
@@ -102,7 +105,7 @@ def times() -> Times:
         with suppress(psutil.NoSuchProcess):
             used = child.cpu_times()
             children += used.user + used.system
-    return Times(time.perf_counter(), time.process_time(), children, busy_seconds())
+    return Times(time.perf_counter(), time.process_time(), children, busy_seconds(), *throttled_periods())
 
 
 def wait_until_quiet() -> None:

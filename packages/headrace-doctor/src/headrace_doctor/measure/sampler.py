@@ -26,6 +26,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from headrace_doctor.machine import BINDING_VARIABLES
 from headrace_doctor.measure.hooks import TORCHS, Begin
 from headrace_doctor.measure.observed import PARTS, SUPPLY
 from headrace_doctor.measure.stages import Place, Stage, is_whole, stage_of, walk
@@ -60,6 +61,10 @@ class Counts:
     own_cpu_seconds: float = 0.0  # processor time that the sampler took
     cpu_seconds: float = 0.0  # processor time of the process's other threads
     held_seconds: float = 0.0  # time that one of these waited for a core, at most
+    asleep_seconds: float = 0.0  # time that the main thread neither was on a core nor waited for one
+    late_rounds: int = 0  # looks that came late, but not for want of a core
+    cores: list[int] = field(default_factory=list)  # that the main thread may be put on, at last
+    bound_by: str = ""  # what bound it to these, if it is known
     native_cpu_seconds: float = 0.0  # of threads that Python does not know, as those of OpenMP or OpenCV
     native_threads: int = 0  # number of such threads that used any
     gc_seconds: float = 0.0  # time in Python's garbage collector
@@ -70,7 +75,8 @@ class Counts:
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     # Kind of thread → seconds that its threads computed and held the GIL, before they were seen to wait.
     unseen: dict[str, float] = field(default_factory=dict)
-    # Stage → line of the user's code → looks at the main thread; see `stages.stage_of`.
+    # Stage of the main thread, or kind of another thread while it computes → line of the user's code → looks;
+    # see `stages.stage_of`.
     lines: dict[str, dict[str, int]] = field(default_factory=dict)
     durations: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))  # of samples, by `EDGES`
     slowest: list[tuple[float, Any]] = field(default_factory=list)  # (seconds, index), longest first
@@ -126,6 +132,8 @@ class Sampler:
         self._switch = sys.getswitchinterval()
         self._collection_began = 0.0
         self._on_core: dict[int, float] = {}  # seconds, by thread
+        self._delay = 0.0  # seconds that this thread has waited for a core
+        self.bound_by = ", ".join(name for name in BINDING_VARIABLES if name in os.environ)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-sampler", daemon=True)
 
@@ -192,6 +200,9 @@ class Sampler:
         counts = self._counts
         counts.seconds += seconds
         counts.rounds += 1
+        own = threading.get_native_id()
+        delay, self._delay = self._delay, thread_times([own]).get(own, (0.0, 0.0))[1]
+        counts.late_rounds += late - (self._delay - delay) > LATE_SECONDS
         main = threading.main_thread()
         threads = {thread.ident: thread for thread in threading.enumerate()}
         for ident, walked in _stacks().items():
@@ -208,8 +219,8 @@ class Sampler:
                 counts.unseen[stage.kind] = counts.unseen.get(stage.kind, 0.0) + seconds
                 continue
             counts.add(stage, taken)
-            if thread is main and line:
-                rows = counts.lines.setdefault(stage.key, {})
+            if line and (thread is main or (stage.kind.startswith("other:") and not stage.waiting)):
+                rows = counts.lines.setdefault(stage.key if thread is main else stage.kind, {})
                 rows[line] = rows.get(line, 0) + 1
 
     def _on_core_since_last_look(self, thread: int) -> float:
@@ -218,24 +229,28 @@ class Sampler:
         before, self._on_core[thread] = self._on_core.get(thread, math.inf), now
         return now - before if now < math.inf > before else math.inf
 
-    def _marks(self) -> tuple[float, dict[int, tuple[float, float]]]:
+    def _marks(self) -> tuple[float, float, dict[int, tuple[float, float]]]:
         others = {int(name) for name in os.listdir("/proc/self/task")} - {threading.get_native_id()}
-        return time.thread_time(), thread_times(others)
+        return time.perf_counter(), time.thread_time(), thread_times(others)
 
     def _write(self, counts: Counts) -> None:
-        (own, before), self._mark = self._mark, self._marks()
-        counts.own_cpu_seconds += self._mark[0] - own
+        (then, own, before), self._mark = self._mark, self._marks()
+        counts.own_cpu_seconds += self._mark[1] - own
         known = {thread.native_id for thread in threading.enumerate()}
         native, longest = 0, 0.0
-        for thread, (cpu, delay) in self._mark[1].items():
+        for thread, (cpu, delay) in self._mark[2].items():
             cpu_before, delay_before = before.get(thread, (0.0, 0.0))
             used = max(0.0, cpu - cpu_before)
             counts.cpu_seconds += used
             longest = max(longest, delay - delay_before)
+            if thread == threading.main_thread().native_id:
+                counts.asleep_seconds += max(0.0, self._mark[0] - then - used - (delay - delay_before))
             if thread not in known and used > NATIVE_THREAD_SECONDS:
                 counts.native_cpu_seconds += used
                 native += 1
         counts.held_seconds += longest
+        counts.cores = sorted(affinity())
+        counts.bound_by = self.bound_by
         counts.native_threads = max(counts.native_threads, native)
         counts.libraries = [name for name in THREADED if name in sys.modules]
         with open(self._path, "ab", buffering=0) as file:
@@ -295,6 +310,11 @@ def read_phase(folder: Path) -> str:
         return (folder / PHASE_FILE).read_text()
     except FileNotFoundError:
         return ""
+
+
+def affinity() -> set[int]:
+    """The cores that this process's main thread may be put on; empty if the system does not tell."""
+    return os.sched_getaffinity(os.getpid()) if hasattr(os, "sched_getaffinity") else set()
 
 
 def read_counts(folder: Path) -> list[dict[str, Any]]:
@@ -357,7 +377,10 @@ def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id:
     sampler.start()
     Finalize(None, sampler.stop, exitpriority=0)
     if init is not None:
+        before = affinity()
         init(worker_id)
+        if affinity() != before:
+            sampler.bound_by = f"worker_init_fn={getattr(init, '__name__', type(init).__name__)}"
 
 
 def begin_sampled(folder: Path, loader: DataLoader[Any], original: Begin) -> Iterator[Any]:

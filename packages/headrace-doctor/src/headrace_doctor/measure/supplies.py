@@ -80,6 +80,7 @@ class Recorder:
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
+        phase.throttled = spent.throttled / max(1.0, spent.periods)
         others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
         # Others may have the cores that a cgroup's quota doesn't let this process use.
         phase.others = max(0.0, others - (affine_cores() - usable_cores()))
