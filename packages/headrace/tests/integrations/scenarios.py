@@ -530,10 +530,13 @@ def accelerate_skip_first_batches_two_processes(folder: Path) -> Any:
 
 @scenario
 def accelerate_stateful_two_processes(folder: Path) -> Any:
-    """As `accelerate_stateful`, on two ranks."""
+    """As `accelerate_stateful`, on two ranks. Neither loader can resume with `dispatch_batches=True`: torch's
+    begins the epoch again, as each rank saves its state in the same file, and Headrace's refuses."""
     found: list[Any] = []
     with joined_ranks():
         for number, options in enumerate(ACCELERATE):
+            if options.get("dispatch_batches"):
+                continue
             for resumed in (False, True):
                 accelerator = _accelerate(use_stateful_dataloader=True, **options)
                 sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))

@@ -258,7 +258,7 @@ def test_resuming_in_a_huge_epoch_skips_nothing() -> None:
     def make() -> headrace.DataLoader:
         return headrace.DataLoader(Huge(10**12), batch_size=100, shuffle=True, seed=0, num_workers=0)
 
-    state = {**make().state_dict(), "position": 10**12 - 250}
+    state = {**make().state_dict(), **dict.fromkeys(("position", "_num_yielded"), 10**12 - 250)}
     state.update(order_seed=0, order_epoch=0, random_seed=0, random_epoch=0)
     loader = make()
     loader.load_state_dict(state)
@@ -323,6 +323,16 @@ def test_states_of_other_files_are_refused(folder: Path, tmp_path: Path) -> None
     first.rename(first.with_name("renamed.jpg"))
     with pytest.raises(headrace.ConfigError, match=r"dataset: the state has .* files "):
         headrace.DataLoader(ImageFolder(str(moved))).load_state_dict(state)
+
+
+def test_a_state_that_accelerate_moved_back_is_refused() -> None:
+    """Accelerate's dispatcher of two ranks is a batch ahead of the script, and lowers this number by one."""
+    loader = headrace.DataLoader(Noisy(), 4)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict({**state})
+    with pytest.raises(headrace.ConfigError, match="dispatch_batches=True"):
+        loader.load_state_dict({**state, "_num_yielded": state["_num_yielded"] - 1})
 
 
 def test_what_has_no_place_says_so() -> None:

@@ -24,7 +24,7 @@ READABLE = (1, VERSION)
 # What is None in a state between epochs.
 UNDECIDED = ("order_seed", "order_epoch", "random_seed", "random_epoch")
 # Keys that states of this version haven't had from the first.
-NEWER = {"before": (), "ended": (), "turn": None}
+NEWER = {"before": (), "ended": (), "turn": None, "_num_yielded": None}
 
 
 class Identity(TypedDict):
@@ -54,6 +54,8 @@ def to_state(start: EpochStart, position: Position, reached: int, identity: Iden
         "sampler": (position.sampler_state,),
         **_streams_as_state(position.streams),
         "turn": position.turn,
+        # Accelerate lowers this number, which torchdata's states have, if it is ahead of the script.
+        "_num_yielded": reached,
     }
 
 
@@ -119,6 +121,12 @@ def checked(state: Any, identity: Identity) -> State:
         )
     state = {**state, **{name: state.get(name, old) for name, old in NEWER.items()}}
     _check_values(state)
+    if state["_num_yielded"] not in (None, state["position"]):
+        raise ConfigError(
+            "This state is of a place ahead of the script, as Accelerate takes batches in advance with"
+            " dispatch_batches=True, and loading it would lose samples. Save with dispatch_batches=False, or"
+            " resume by accelerator.skip_first_batches(loader, number of batches)."
+        )
     different = [
         f"{name}: the state has {state[name]!r}, this loader {value!r}"
         for name, value in identity.items()
@@ -139,7 +147,10 @@ def _check_values(state: State) -> None:
         **dict.fromkeys(("dataset", "order"), lambda value: isinstance(value, str)),
         **dict.fromkeys(("epoch", "position"), _is_number),
         **dict.fromkeys(UNDECIDED, _is_number if started else lambda value: value is None),
-        **dict.fromkeys(("seed", "sampler_epoch", "turn"), lambda value: value is None or _is_number(value)),
+        **dict.fromkeys(
+            ("seed", "sampler_epoch", "turn", "_num_yielded"),
+            lambda value: value is None or _is_number(value),
+        ),
         "generators": _is_base64,
         "sampler": lambda value: isinstance(value, (tuple, list)) and len(value) == 1,
         "streams": lambda value: isinstance(value, (tuple, list)) and all(map(_is_numbered, value)),
