@@ -10,8 +10,10 @@ import functools
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -165,7 +167,7 @@ def examined(observation: Observation, job: Job, folder: Path) -> Iterator[None]
             return examination.iterate(other, functools.partial(begin_sampled, folder, other, inner))
 
         try:
-            with intercepted(begin, examination.made):
+            with interruptible(examination), intercepted(begin, examination.made):
                 yield
                 examination.script_ended()
         except Enough:
@@ -176,6 +178,26 @@ def examined(observation: Observation, job: Job, folder: Path) -> Iterator[None]
         finally:
             examination.close()
             replacement.report(observation)
+
+
+@contextmanager
+def interruptible(examination: Examination) -> Iterator[None]:
+    """Lets the examination end the script from another thread though SIGINT is ignored, as in the background
+    of a shell script; other interruptions remain without effect."""
+
+    def interrupted(*_: object) -> None:
+        if examination.over:
+            raise Enough("all is measured")
+
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -99,9 +100,14 @@ def test_a_starved_script_is_diagnosed_and_the_advice_tried(folder: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_loader_in_another_thread_ends_the_script_too(folder: Path) -> None:
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_loader_in_another_thread_ends_the_script_too(folder: Path, handler: Any) -> None:
     (folder / "train.py").write_text(IN_A_THREAD)
-    ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3")
+    before = signal.signal(signal.SIGINT, handler)  # ignored in the background of a shell script
+    try:
+        ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ran.exit_code == 0, ran.stderr
     assert "How it was measured" in ran.stdout
 

@@ -116,6 +116,8 @@ FRAMES = {
     "compile-fx": Frame(f"{SITE}/torch/_inductor/compile_fx.py", "compile_fx", 1500, 1600),
     "given": Frame("/x/headrace_doctor/measure/subject.py", "__next__", 60, 61),
     "copied": Frame("/x/headrace/_torch_compat.py", "map_tree", 182, 190),
+    "seeks": Frame("/home/u/data.py", "clip", 32, 35, source="video.set(cv2.CAP_PROP_POS_FRAMES, first)"),
+    "grid": Frame("/home/u/train.py", "show", 94, 96, source="save_image(samples, f'{step}.png')"),
     "dumps": Frame("/home/u/train.py", "note", 90, 92, source="json.dump(rows, file, indent=1)"),
     "writes": Frame(
         "/home/u/train.py", "note", 90, 91, source='with path.open("w", encoding="utf-8") as file:'
@@ -179,6 +181,7 @@ CASES: list[tuple[str, str, str, Stage]] = [
     ("script train logger", "R", "", Stage("step", "logging", False)),
     ("script train dumps encoder", "R", "", Stage("step", "logging", False)),
     ("script train writes", "R", "", Stage("step", "logging", False)),
+    ("script train grid", "R", "", Stage("step", "logging", False)),
     ("script train loads", "R", "", Stage("step", "code:note (train.py:90)", False)),
     ("script dumps train", "R", "", Stage("step", "code:train (train.py:40)", False)),
     (IN_WORKER + "getitem tv-read", "R", "", Stage("fetch", "read", False)),
@@ -187,6 +190,7 @@ CASES: list[tuple[str, str, str, Stage]] = [
     (IN_WORKER + "getitem pil-convert pil-load", "D", "", Stage("fetch", "read", True)),
     (IN_WORKER + "getitem tv-decode", "R", "", Stage("fetch", "decode", False)),
     (IN_WORKER + "getitem imread", "R", "", Stage("fetch", "decode", False)),
+    (IN_WORKER + "getitem seeks", "R", "", Stage("fetch", "decode", False)),
     (IN_WORKER + "folder compose jitter-call call-impl jitter", "R", "",
      Stage("fetch", "transform:ColorJitter", False)),
     (IN_WORKER + "folder compose jitter-call call-impl jitter pil-load", "R", "",

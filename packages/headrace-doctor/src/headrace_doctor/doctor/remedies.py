@@ -59,6 +59,11 @@ ACTIONS = (
         f"open the archive {ONCE}",
     ),
     Action(
+        r"\bCAP_PROP_POS_",
+        "seeks in a video",
+        "seek once and read the frames one after another, as each seek decodes all since the last keyframe",
+    ),
+    Action(
         r"savez_compressed|→ NpzFile\.|\b(gzip|bz2|lzma|zlib)\.|decompress\(",
         "decompresses a file",
         "store the files without compression, or packed: headrace pack SRC DEST",

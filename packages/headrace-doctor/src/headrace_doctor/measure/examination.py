@@ -96,11 +96,11 @@ class Examination:
         self._left = False  # the script left its loop with the last of these
         self._loops = 0  # over other loaders, in this phase so far
         self._loops_over: list[tuple[Watched, Loop]] = []  # that the actual phase had
-        self._over = False
+        self.over = False
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The iterator that the script gets in the place of that of `begin`."""
-        if self._over:
+        if self.over:
             self._end()
         began = time.perf_counter()
         watched = self._watched.get(id(loader)) or self._replaced(loader)
@@ -136,7 +136,7 @@ class Examination:
     def script_ended(self) -> None:
         """Measures what can still be measured of a script that ended by itself."""
         subject = self._subject
-        if self._over:
+        if self.over:
             return
         if subject is None:
             subject = max(self._watched.values(), key=lambda one: one.phase.seconds, default=None)
@@ -159,7 +159,7 @@ class Examination:
 
     def close(self) -> None:
         """Leaves the process as it was, whatever ended the script."""
-        self._over = True
+        self.over = True
         with suppress(ValueError):  # another thread is amid them
             if self._probes is not None:
                 self._probes.close()
@@ -174,7 +174,7 @@ class Examination:
             self.busy = before
 
     def _end(self) -> None:
-        self._over = True
+        self.over = True
         if threading.current_thread() is not threading.main_thread():
             main = threading.main_thread().ident
             assert main is not None
@@ -260,7 +260,7 @@ class Examination:
             self._pause_between()
 
     def _announce_between(self, watched: Watched) -> None:
-        if self._subject is None and not self._over:
+        if self._subject is None and not self.over:
             self._between = watched
             self._recorder.announce(BETWEEN)
 

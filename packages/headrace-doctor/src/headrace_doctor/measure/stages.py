@@ -106,6 +106,7 @@ CONVERTING = re.compile(r"/PIL/Image\.py:(convert|draft|load|tobytes)$")
 # Calls into C have no frame: the text of the innermost line shows them.
 DECODE_CALL = re.compile(
     r"\b(im|jpeg_|png_|webp_)decode\w*\(|\bdecode_\w+\(|\bimread(multi)?\(|\bread_image\(|\.imdecode\("
+    r"|\bCAP_PROP_POS_|\.(grab|retrieve)\(\)"  # OpenCV's videos
 )
 READ_CALL = re.compile(
     r"(?<![\w.])(open|read)\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
@@ -147,10 +148,11 @@ STEP_PARTS = _patterns(
 )
 SAVING = re.compile(r":_?save_checkpoint")  # also the user's own
 FORWARD = (re.compile(r"/torch/nn/(modules|functional|parallel)"), "forward")
-# The innermost line of the user's code that writes text, tables or arrays while it trains.
+# The innermost line of the user's code that writes text, tables, arrays or images while it trains.
 WRITING = re.compile(
     r"\b(json|yaml)\.(safe_)?dumps?\(|\bopen\(.*[\"'][awx]t?\+?[\"']|\b(np|numpy)\.save\w*\("
-    r"|\.(write|writelines|writerows?|write_text|to_csv|to_json|to_parquet)\("
+    r"|\.(write|writelines|writerows?|write_text|to_csv|to_json|to_parquet|savefig|save)\("
+    r"|\b(save_image|imwrite|imsave)\("
 )
 READ_BACK = re.compile(r"\.(item|cpu|numpy|tolist)\(")
 # What waits for a lock, as the text of a line, or as a frame of a library.
