@@ -154,7 +154,7 @@ BUDGETS = [
     # 1,900, and what is new: OpenCV, albumentations, joint samples and processors.
     Budget(("deferred",), 4_622, 4_032),
     Budget(("engine",), 5_162, 4_700),
-    Budget(("order",), 1_737, 1_150),
+    Budget(("order",), 1_748, 1_150),
     Budget(("sources", "cache"), 4_118, 3_300),
     Budget(("packs", "ray_data"), 3_100, 2_950),
     Budget(("device",), 639, 600),
@@ -181,8 +181,8 @@ BUDGETS = [
     ),
     Budget(("_startup", "replacement", "run"), 462),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 32_011, 28_400)
-DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 8_531, 6_500)
+ALL_PYTHON = Budget(tuple(HOLDS), 32_022, 28_400)
+DOCTOR_PYTHON = Budget(tuple(DOCTOR_HOLDS), 8_560, 6_500)
 NATIVE = 16_698
 MAX_FILE, MAX_FUNCTION = 600, 60
 
