@@ -49,6 +49,14 @@ def test_the_tightest_quota_on_the_way_up_counts(machine: Any, tmp_path: Path, o
     assert machine.cpu_quota(groups, own) == 1.5
 
 
+def test_the_group_whose_quota_is_used_up_most_often_counts(tmp_path: Path, own: Path) -> None:
+    groups = tmp_path / "cg"
+    assert of_the_doctor.throttled_periods(groups, own) == (0, 0)
+    write(groups / "job/cpu.stat", "usage_usec 9\nnr_periods 40\nnr_throttled 30\nthrottled_usec 5\n")
+    write(groups / "job/step/cpu.stat", "usage_usec 9\n")  # without a limit of its own
+    assert of_the_doctor.throttled_periods(groups, own) == (40, 30)
+
+
 @BOTH
 def test_inside_a_container_the_own_group_is_the_root(machine: Any, tmp_path: Path) -> None:
     write(tmp_path / "own", "0::/\n")

@@ -1,4 +1,4 @@
-"""Delays of flights, with Lightning. Bottleneck: each epoch makes the loader anew, and reads the table.
+"""Delays of flights, with Lightning. Bottleneck: each epoch makes the loader again, and reads the table.
 
 Shows: batches come in time, but each epoch begins with a second or more in pandas.
 Fix: reload_dataloaders_every_n_epochs=0, or read the table in setup().

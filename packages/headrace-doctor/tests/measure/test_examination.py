@@ -234,7 +234,7 @@ def test_a_loop_without_gradients_is_not_taken_for_the_training(examine: Examine
             for _ in train:
                 time.sleep(0.001)
             with torch.no_grad():
-                batches = iter(val)  # as it is left when the training goes on
+                batches = iter(val)  # as it is left while the training continues
                 assert len([next(batches) for _ in range(400)]) == 400
 
     observation = examine(script, 60)

@@ -96,7 +96,7 @@ class Examination:
         self._left = False  # the script left its loop with the last of these
         self._loops = 0  # over other loaders, in this phase so far
         self._loops_over: list[tuple[Watched, Loop]] = []  # that the actual phase had
-        self.over = False
+        self.over = False  # whether all is measured, and the script is to end
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The iterator that the script gets in the place of that of `begin`."""
@@ -218,7 +218,7 @@ class Examination:
                 watched.phase.epochs_ended += 1
             raise
         finally:
-            if between is not None and between.left is not None:  # or its next epoch has begun
+            if between is not None and between.left is not None:  # or its next epoch began
                 self._announce_between(between)
             if watched.epochs == number:  # or its successor began before the script dropped it
                 self._begin_between(watched, time.perf_counter() - began)

@@ -75,7 +75,7 @@ class Epoch:
     began: float  # by `time.perf_counter()`
     loop: Loop  # what it consisted of so far
     thread: int = field(default_factory=threading.get_ident)  # that iterates
-    in_step: bool = False  # it goes on with each step of another loop, as by zip()
+    in_step: bool = False  # it advances with each step of another loop, as by zip()
 
 
 class Origin(NamedTuple):
