@@ -59,9 +59,11 @@ def totals(rows: list[Row], known: dict[str, Row]) -> Row:
     graded = [(scenarios[row["name"]], row, grade(scenarios[row["name"]], row)) for row in rows]
     grades = Counter(mark for _, _, mark in graded)
     healthy = [mark for scenario, _, mark in graded if scenario.family == "healthy"]
-    errors, bounds, slower = [], [], []
+    errors, bounds, slower, tried = [], [], [], []
     for scenario, row, mark in graded:
         answer, gain = row.get("answer", {}), known.get(row["name"])
+        if answer.get("gain") and answer.get("measured"):
+            tried.append(abs(answer["gain"] / answer["measured"] - 1))
         if gain is None:
             continue
         if answer.get("samples_per_second"):
@@ -75,6 +77,7 @@ def totals(rows: list[Row], known: dict[str, Row]) -> Row:
         "points": f"{sum(POINTS[mark] for _, _, mark in graded) / max(1, len(graded)):.0%}",
         "healthy called ill": f"{sum(mark in ('wrong', 'failed') for mark in healthy)} of {len(healthy)}",
         "gain within 15 %": f"{sum(error <= NEAR for error in errors)} of {len(errors)}",
+        "tried gain within 15 %": f"{sum(error <= NEAR for error in tried)} of {len(tried)}" if tried else "",
         "bound holds": f"{sum(bounds)} of {len(bounds)}",
         "overhead": f"{statistics.median(slower):.0%}" if slower else "",
         "seconds": f"{statistics.median(row['seconds'] for row in rows):.0f}" if rows else "",

@@ -1,14 +1,21 @@
-"""Headrace's doctor, as in `headrace doctor run SCRIPT`."""
+"""Headrace's doctor, as in `headrace doctor run SCRIPT`.
+
+With `--try` before the script, it applies its advice, if that is a setting, and measures the gain.
+"""
 
 import json
 import sys
+from dataclasses import replace
 
+from headrace_doctor.doctor.case import seconds_of
 from headrace_doctor.doctor.diagnosis import diagnose
 from headrace_doctor.examine import Job
 
 
 def main() -> None:
-    _, observation, output = Job(sys.argv[1:], limit=280.0).run(quiet=True)
+    attempt = sys.argv[1] == "--try"
+    job = Job(sys.argv[1 + attempt :], limit=280.0)
+    _, observation, output = job.run(quiet=True)
     if observation is None:
         sys.exit(f"nothing was measured: {output[-2000:]}")
     diagnosis = diagnose(observation)
@@ -30,6 +37,10 @@ def main() -> None:
     if advice is not None:
         answer |= {"advice": "\n".join((advice.summary, *advice.diff))}
         answer |= {"gain": round(advice.expected, 3), "at_most": round(advice.predicted, 3)}
+    if attempt and advice is not None and advice.settings:
+        _, again, _ = replace(job, **advice.applied_to(diagnosis)).run(quiet=True)
+        seconds = seconds_of(again) if again is not None and not again.refused else None
+        answer |= {"measured": round(diagnosis.seconds_per_sample / seconds, 3)} if seconds else {}
     print(json.dumps(answer, ensure_ascii=False))
 
 
