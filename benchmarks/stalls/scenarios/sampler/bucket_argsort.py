@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-CLOUDS = 400_000
+CLOUDS, STEPS = 400_000, 400
 
 
 class Clouds(Dataset):
@@ -65,7 +65,7 @@ def main():
 
     torch.set_num_threads(1)
     clouds = Clouds()
-    batches = BySize(clouds.sizes, RandomSampler(clouds), args.batch_size)
+    batches = BySize(clouds.sizes, RandomSampler(clouds, num_samples=STEPS), args.batch_size)
     loader = DataLoader(clouds, batch_sampler=batches, num_workers=2, persistent_workers=True)
     net = PointNet()
     optimizer = torch.optim.AdamW(net.parameters())
@@ -77,8 +77,7 @@ def main():
             loss.backward()
             optimizer.step()
             seen += len(shapes)
-            if seen % (100 * args.batch_size) == 0:
-                print(f"{seen / (time.perf_counter() - start):.1f} samples/s", flush=True)
+        print(f"{seen / (time.perf_counter() - start):.1f} samples/s", flush=True)
 
 
 if __name__ == "__main__":
