@@ -220,6 +220,22 @@ def uneven(key: str, *, queue: bool = False) -> Observation:
     return observation
 
 
+def uneven_stream() -> Observation:
+    """Samples of a stream that are made many at once, and on average as fast as the step."""
+    observation = three((0.04, 0.06), 0.06, 0.055)
+    slow = made.look(ACTUAL, {}, bins=[[0.0001, 1200], [0.1, 20]], slowest=[[0.1, None]])
+    making = {"fetch": {"dataset:shuffled (set.py:3)": [500, 0, 4.0, 0.0]}}
+    observation.looks = [slow, *[made.look(SUPPLY, making)] * 2]
+    return observation
+
+
+def of_the_trainer() -> Observation:
+    observation = made.too_few_workers()
+    assert observation.loader is not None
+    observation.loader.trainer = True
+    return observation
+
+
 def checkpoint_in_the_close_look() -> Observation:
     observation = made.healthy()
     close = made.phase(PARTS, 0, 0.1, 0.1, steps=15)
@@ -245,9 +261,10 @@ def logging_each_step() -> Observation:
     return observation
 
 
-def growing_log() -> Observation:
+def growing_log(waits: float = 0.01) -> Observation:
     """Steps take 60 ms at first, and 200 ms in the close look, of which 75 % are logging."""
     observation = logging_each_step()
+    observation.phases[0].waits = [waits] * 40
     observation.phases[0].computes = [0.06 + 0.002 * step for step in range(40)]
     observation.phases[2].computes = [0.2] * 15
     observation.looks[1]["stages"]["step"] = {
@@ -337,6 +354,12 @@ TABLE: list[tuple[Observation, str, str]] = [
     (threads_in_workers(), "oversubscribed", "the 2 workers compute on 16 threads, with 4 cores"),
     (made.straggler(), "straggler", "10 of 2,000 samples took over ten times the median of 1.68 ms"),
     (stragglers_in_a_stage(), "straggler", ""),
+    (
+        uneven_stream(),
+        "straggler",
+        "20 of 1,220 samples took over ten times the median of 84.1 µs, and 94% of all loading time,"
+        " mostly in shuffled (set.py:3)",
+    ),
     (uneven("lock"), "lock", ""),
     (uneven("lock", queue=True), "lock", ""),
     (uneven("read"), "read", ""),
@@ -373,6 +396,7 @@ TABLE: list[tuple[Observation, str, str]] = [
     (checkpoint_in_the_close_look(), "healthy", "320 with data at no cost"),
     (logging_each_step(), "logging", ""),
     (growing_log(), "logging", "and more and more: a step took 69 ms at first, 200 ms later"),
+    (growing_log(waits=0.06), "logging", "and more and more"),  # loading took longer, too, alone it doesn't
     (
         between_epochs("x = np.load(path)", remade=1),
         "startup",
@@ -455,6 +479,7 @@ ADVICE: list[tuple[Observation, str, dict[str, Any], float]] = [
     (made.too_few_workers(), "num_workers=2 → 6", {"loader": {"num_workers": 6}}, 2.5),
     (requests(), "num_workers=2 → 8", {"loader": {"num_workers": 8}}, 5.0),
     (made.choosing(2), "sort once", {}, 5.0),
+    (uneven_stream(), "prepare samples one by one", {}, 1.67),
     (made.one_stage("collate", 0.0), "collate_fn: torch.stack of tensors of one shape", {}, 5.0),
     (with_device(blocking_copy_seconds=0.04), "pin_memory=True and", {"loader": {"pin_memory": True}}, 1.66),
     (parts_of_the_step(logging=0.4), "log less often", {}, 1.67),
@@ -497,6 +522,7 @@ LINES = [
     ("read", 0.0, "self.file = opener(path) → ZipFile.__init__", "open the archive once per worker", 0),
     ("read", 0.0, 'noise = np.load(os.path.join(self.root, "noise.npy"))', "load it once per worker", 4),
     ("read", 0.0, "x = np.load(self.paths[index])", "map the file instead of loading it", 0),
+    ("read", 0.0, "row = pd.read_csv(self.path, skiprows=index).iloc[0]", "load it once per worker", 0),
     ("read", 0.0, "words = json.load(open(VOCABULARY)) → load", "load it once per worker", 4),
     ("read", 0.0, "x = fetch(index)", "open and load once per worker: it computes", 0),
     ("read", 0.95, "x = fetch(index)", "copy the data to a local disk", 0),
@@ -536,6 +562,18 @@ def test_workers_are_advised_as_a_diff_and_the_least_number_that_suffices() -> N
     observation.phases.append(made.phase("supply num_workers=8", 0.033, 0, 0.06, settings=eight))
     diff = ("-loader = DataLoader(…, num_workers=2)", "+loader = DataLoader(…, num_workers=6)")
     assert diagnose(observation).advice[0].diff == diff
+
+
+def test_workers_of_the_trainer_are_advised_as_its_arguments() -> None:
+    observation = of_the_trainer()
+    ours = made.phase("supply headrace", 0.01, 0, 0.02, settings={"headrace": True})
+    observation.phases.append(ours)
+    first, second = diagnose(observation).advice[:2]
+    assert first.diff == (
+        "-arguments = TrainingArguments(…, dataloader_num_workers=2)",
+        "+arguments = TrainingArguments(…, dataloader_num_workers=6)",
+    )
+    assert "get_train_dataloader()" in second.diff[0]
 
 
 def test_the_cores_bound_what_workers_bring() -> None:

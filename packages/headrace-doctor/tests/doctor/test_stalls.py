@@ -131,7 +131,7 @@ def test_a_run_resumes_and_its_folder_becomes_a_page(
     page = capsys.readouterr().out
     assert "| `png_decoding` | decoding | 2.07 | decode ✓ 2.00 |" in page
     assert "| `heavy_transform` | augmentation |  | failed ✗ |" in page
-    assert "| mine | 6 | 2 | 3 | 0 | 0 | 1 | 50% | 0 of 0 | 1 of 1 | 1 of 1 | 50% |" in page
+    assert "| mine | 6 | 2 | 3 | 0 | 0 | 1 | 50% | 0 of 0 | 1 of 1 |  | 1 of 1 | 50% |" in page
     assert "| decoding | 5 |  |\n| augmentation |  | 1 |" in page
 
 

@@ -265,6 +265,20 @@ def test_loaders_made_anew_for_each_epoch_count_as_one(examine: Examine) -> None
     assert max(actual.between) < 0.06 + 0.04  # the time of the other loop isn't in it
 
 
+def test_a_loader_that_the_trainer_of_transformers_made_is_noted(examine: Examine) -> None:
+    for file, noted in (("/x/site-packages/transformers/trainer.py", True), ("/x/train.py", False)):
+
+        def script(file: str = file) -> None:
+            namespace: dict[str, Any] = {"DataLoader": DataLoader, "rows": Rows(1000)}
+            exec(compile("loader = DataLoader(rows, 4)", file, "exec"), namespace)
+            for _ in namespace["loader"]:
+                time.sleep(0.001)
+
+        observation = examine(script)
+        assert observation.loader is not None
+        assert observation.loader.trainer is noted
+
+
 def test_the_time_between_epochs_counts_if_the_last_batch_is_kept(examine: Examine) -> None:
     loader = DataLoader(Rows(30), 1)
 
@@ -277,6 +291,24 @@ def test_the_time_between_epochs_counts_if_the_last_batch_is_kept(examine: Exami
             time.sleep(0.1)
 
     assert min(phase(examine(script, 40), ACTUAL).between) >= 0.09
+
+
+def test_the_time_between_epochs_counts_if_the_last_batch_is_kept_until_a_new_loader_is_made(
+    examine: Examine,
+) -> None:
+    def script() -> None:
+        batches = iter(())
+        for _ in range(1000):
+            time.sleep(0.1)  # as if a table were loaded
+            loader = DataLoader(Rows(30), 1)
+            del batches
+            batches = iter(loader)
+            for _ in range(30):
+                next(batches)
+                time.sleep(0.002)
+
+    observation = examine(script, 40)
+    assert min(phase(observation, ACTUAL).between) >= 0.09
 
 
 @pytest.mark.parametrize("varies", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -174,7 +175,11 @@ def other_arguments(case: Case, gain: float, why: str, *evidence: str, **new: An
     change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
     before = "".join(f", {name}={case.arguments[name]!r}" for name in new if name in case.arguments)
     after = "".join(f", {name}={value!r}" for name, value in new.items())
-    lines = f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{after})"
+    call = "loader = DataLoader"
+    if case.loader.trainer and "in_order" not in new:
+        before, after = (re.sub(r", (?=\w+=)", ", dataloader_", text) for text in (before, after))
+        call = "arguments = TrainingArguments"
+    lines = f"-{call}(…{before})", f"+{call}(…{after})"
     return Candidate(gain, change, why, evidence, lines, {"loader": new})
 
 

@@ -13,6 +13,7 @@ from headrace_doctor.doctor.case import (
     Candidate,
     Case,
     gil_waits,
+    growth_of_steps,
     is_faster,
     least_step,
     on_core,
@@ -166,6 +167,8 @@ def less_contention(case: Case, _verdict: object) -> Iterator[Candidate]:
     """Cores that are left to the loader, if it is much slower during the step than alone."""
     if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
         return  # on a busy machine, a note reports what others take
+    if growth_of_steps(case):
+        return  # steps that were measured at different times can't be compared
     if sum(case.irregular.values()) > case.steady - case.costs.seconds:
         return  # what the step does beside it, as in a thread that writes logs, explains as much
     threads, cores = case.observation.threads, case.costs.cores

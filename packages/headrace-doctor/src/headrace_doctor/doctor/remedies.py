@@ -14,6 +14,8 @@ LINE_THAT_MATTERS = 0.5
 MOSTLY = 0.5
 NOT_WAITING = "read less for each sample, or open and load once per worker: it computes and does not wait"
 ONCE = "once per worker, not for each sample"
+# Of a call: a file that is the same for every sample, if not what is read of it.
+SAME_FILE = r"(self\.\w+|[A-Z][A-Z_]+)(\.open\(\))?[,)]"
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ def remedy_for(stage: StageCost, otherwise: str) -> tuple[str, ...]:
     once = ONCE in action.remedy + action.again
     patch = kept(stage.line.partition(": ")[2].partition(" → ")[0]) if once else ()
     # A transform does not know which sample it gets.
-    same = action.again and (patch or stage.kind == "transform")
+    whole = re.search(f"(?:{action.pattern}){SAME_FILE}", stage.line)
+    same = action.again and (patch or whole or stage.kind == "transform")
     return (action.again if same else action.remedy, *patch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -108,7 +109,7 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
     near = after[best].seconds * max(1 / NEAR_ENOUGH, 1 + doubt)
     count = min(count for count, costs in after.items() if costs.seconds <= near)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
-    who = f"{now} workers load" if now else "without workers the script loads"
+    who = f"{now} workers load" if now else "without workers (num_workers=0) the script loads"
     turns = "" if now else ", and each waits for the other"
     why = f"{who} {supply:,.0f} samples/s, the training step could process {demand:,.0f}{turns}"
     evidence = [f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}"]
@@ -153,12 +154,35 @@ def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
         f"{slow['slow_count']} of {slow['count']:,} samples took over ten times the median of"
         f" {duration(slow['median'])}, and {share:.0%} of all loading time"
     )
-    evidence = [f"sample {index}: {duration(seconds)}" for seconds, index in slow["slowest"][:4]]
+    evidence = [
+        f"sample {'of the stream' if index is None else index}: {duration(seconds)}"
+        for seconds, index in slow["slowest"][:4]
+    ]
     for arguments, phase in queues(case):
         # On average, the loader may be fast enough: the waits that the model leaves unexplained would go.
         gain = case.best(case.costs.with_supply(phase))
         yield other_arguments(case, gain, why, *evidence, **arguments)
+    if case.costs.overlaps and slow["slowest"][0][1] is None:  # a stream
+        yield from evenly(case, why, evidence)
     yield from more_workers(case, verdict)
+
+
+def evenly(case: Case, why: str, evidence: list[str]) -> Iterator[Candidate]:
+    """The same work, spread over the samples of a stream: no other loader of it can be tried."""
+    place = busiest_place(case)
+    stages = [stage for stage in case.stages if stage.place == place]
+    busiest = max(stages, key=lambda one: one.seconds_per_sample, default=None)
+    step = case.costs.demand * statistics.fmean(case.phase.samples)
+    # Of batches that are ready, as many as the step needs meanwhile.
+    ahead = 1 + math.ceil(case.stragglers["slowest"][0][0] / step / max(1, case.loader.workers))
+    yield Candidate(
+        gain=case.best(case.costs),
+        change="prepare samples one by one, as they are needed, not many at once",
+        why=f"{why}, mostly in {described(busiest)}" if busiest else why,
+        evidence=tuple(evidence),
+        lines=(f" or have more batches ready meanwhile: prefetch_factor={ahead}",),
+        ideal=True,
+    )
 
 
 def avoidable(case: Case) -> float:
@@ -206,7 +230,8 @@ def without_a_stage(
     after = replace(costs, supply=supply, supply_cpu=costs.supply_cpu * (1 - of_cpu))
     seconds = duration(stage.seconds_per_sample)
     by = f"seen in {stage.evidence} stack samples, {stage.waiting:.0%} of them waiting"
-    sent = f" {case.loader.most_bytes or 'batches'}" if verdict.kind == "transfer" else ""
+    sent = verdict.kind == "transfer" and not stage.line
+    parts = f" {case.loader.most_bytes or 'batches'}" if sent else ""
     change, *lines = remedy_for(stage, verdict.remedy)
     # A change that showed no gain beside other processes may help without them.
     if stage == waiting_stage(case) and (case.is_busy or not tried_workers(case)):
@@ -216,7 +241,7 @@ def without_a_stage(
         gain=case.gain(after),
         change=change,
         why=f"{share:.0%} of the time to load a sample ({seconds} of {duration(whole)}) goes to"
-        f" {described(stage)}{sent}",
+        f" {described(stage)}{parts}",
         evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
         lines=tuple(lines),
         ideal=True,
@@ -272,10 +297,12 @@ def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
             gain = case.gain(case.costs.with_supply(phase))
             change = "torch.utils.data.DataLoader → headrace.DataLoader"
             evidence = (f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",)
-            lines = (
+            lines: tuple[str, ...] = (
                 "-loader = torch.utils.data.DataLoader(…)",
                 "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
             )
+            if case.loader.trainer:
+                lines = (" return it from get_train_dataloader() of your Trainer, or: headrace run train.py",)
             yield Candidate(gain, change, "", evidence, lines, {"headrace": True})
 
 

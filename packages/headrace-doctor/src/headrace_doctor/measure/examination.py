@@ -44,6 +44,7 @@ from headrace_doctor.measure.subject import (
     batch_samples,
     clone,
     describe,
+    is_trainers,
     most_bytes,
     name_of,
     nbytes,
@@ -107,6 +108,7 @@ class Examination:
         if watched is None:
             watched = Watched(loader, begin, describe(loader, where_from()))
             watched.origin = self._origins.get(id(loader))
+            watched.facts.trainer = watched.origin is not None and is_trainers(watched.origin)
         self._watched[id(loader)] = watched
         watched.loader, watched.begin = loader, begin
         self._end_between(watched, began)
@@ -197,6 +199,8 @@ class Examination:
         between, number, wait = self._pause_between(), watched.epochs, 0.0
         try:
             while True:
+                if watched.keeps and loop.batches + 1 == watched.facts.batches:
+                    self._announce_between(watched)
                 yield from self._step(watched, batch, wait)
                 loop.batches += 1
                 loop.samples += watched.phase.samples[-1]
@@ -213,6 +217,7 @@ class Examination:
                 wait = time.perf_counter() - asked
                 loop.waits += wait
         except GeneratorExit:  # the script left its loop, as it will in other epochs
+            self._note_kept(watched)
             if self._subject is None:
                 watched.facts.batches = loop.batches + 1
                 watched.phase.epochs_ended += 1
@@ -220,7 +225,8 @@ class Examination:
         finally:
             if between is not None and between.left is not None:  # or its next epoch began
                 self._announce_between(between)
-            if watched.epochs == number:  # or its successor began before the script dropped it
+            # Or its successor began before the script dropped it, or it had kept the last batch.
+            if watched.epochs == number and watched.left is None:
                 self._begin_between(watched, time.perf_counter() - began)
 
     def _begin_epoch(self, watched: Watched, wait: float) -> None:
@@ -249,15 +255,24 @@ class Examination:
         """Notes the beginning of an epoch, and the seconds since the one before it."""
         watched.epochs += 1
         phase = watched.phase
-        if watched.left is None and watched in self._giving and phase.computes:
-            # Lightning keeps the last batch of an epoch until the next one begins.
-            watched.left = watched.given + statistics.median(phase.computes)
+        if watched.left is None and watched in self._giving:
+            self._note_kept(watched)
         if watched.left is not None and phase.name == ACTUAL and self._subject is None:
             elsewhere = self._elsewhere(watched, min(watched.left, watched.given))
             phase.between.append(max(0.0, now - watched.left - elsewhere))
         watched.left = None
         if self._between is watched:
             self._pause_between()
+
+    def _note_kept(self, watched: Watched) -> None:
+        """Notes when an epoch's last step ended whose batch the script kept, as Lightning does until the next
+        epoch begins, or until its loader is ready."""
+        phase = watched.phase
+        if not phase.computes:
+            return
+        left = watched.given + statistics.median(phase.computes)
+        if time.perf_counter() - left >= LEAST_EPOCH_SECONDS:
+            watched.keeps, watched.left = True, left
 
     def _announce_between(self, watched: Watched) -> None:
         if self._subject is None and not self.over:

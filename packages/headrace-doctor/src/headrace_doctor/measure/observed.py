@@ -84,6 +84,7 @@ class LoaderFacts:
     batch_nbytes: int = 0  # of the tensors of one batch
     most_bytes: str = ""  # the part of a batch that has most of its bytes, or "" if none has
     first_batch_seconds: float = 0.0  # from the first iter() to its first batch
+    trainer: bool = False  # whether the Trainer of transformers made it
     remade: int = 0  # loaders that the script made later at the same place, as for each epoch
     # Headrace's own, in the supply phase: name → [samples, thread seconds, threads].
     stages: dict[str, list[float]] = field(default_factory=dict)

@@ -103,7 +103,8 @@ class Counts:
         """Counts a sample that was made; the index is None for an iterable dataset."""
         self.durations[bisect.bisect_left(EDGES, seconds)] += 1
         if len(self.slowest) < MOST_SLOWEST or seconds > self.slowest[-1][0]:
-            row = (round(seconds, 6), index if isinstance(index, (int, str)) else repr(index)[:200])
+            known = index if index is None or isinstance(index, (int, str)) else repr(index)[:200]
+            row = (round(seconds, 6), known)
             self.slowest = sorted([*self.slowest, row], key=lambda one: -one[0])[:MOST_SLOWEST]
 
     def to_json(self, role: str) -> dict[str, Any]:

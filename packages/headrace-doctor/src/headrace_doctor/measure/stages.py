@@ -160,6 +160,7 @@ LOCKING = re.compile(
     r"\bwith\b.*(lock|phil|mutex|semaphore)\w*\b|\.acquire\(|\bflock\(|\block\(", re.IGNORECASE
 )
 LOCKS = re.compile(r"/(threading|multiprocessing/synchronize|filelock/\w+)\.py:(__enter__|acquire|wait)$")
+QUEUES = "/multiprocessing/queues.py"
 TORCHS = "dataset:torch's loop over samples"
 LONGEST_LINE = 80  # characters of a line of code that is named
 SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a container and what it calls
@@ -177,6 +178,11 @@ def walk(innermost: FrameType) -> tuple[Place, ...]:
         walked.append((id(code), frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(walked)
+
+
+def files_of(walked: tuple[Place, ...]) -> set[str]:
+    """The files of the code at these places."""
+    return {_codes[known].co_filename for known, _ in walked}
 
 
 def is_whole(walked: tuple[Place, ...]) -> bool:
@@ -268,8 +274,11 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
     kind = next((found for found in anchors if found), "")
     if "fetch" in anchors and kind in ("fetch", "worker", "loader"):
         inwards = stack[anchors.index("fetch") :]
-        collates = "collate_fn(" in inwards[0].source
-        return Stage("fetch", "collate" if collates else _working(inwards[1:], state), waiting)
+        if "collate_fn(" in inwards[0].source:
+            return Stage("fetch", "collate", waiting)
+        # A dataset may have processes of its own that make its samples.
+        queued = state != "S" and any(QUEUES in frame.filename for frame in inwards)
+        return Stage("fetch", "receive" if queued else _working(inwards[1:], state), waiting)
     if kind == "worker":
         return Stage("fetch", _in_worker(stack), waiting)
     queued = waiting and _waits_in_line(stack[-1])
@@ -352,7 +361,7 @@ def _drawing(stack: Sequence[Frame], anchors: Sequence[str]) -> str:
 def _in_worker(stack: Sequence[Frame]) -> str:
     """The stage of a worker outside of fetch(): it starts, sends, or waits for indices."""
     for frame in stack[1:]:
-        if frame.filename.endswith("/multiprocessing/queues.py"):
+        if QUEUES in frame.filename:
             return "idle" if frame.function == "get" else "send"
     return "idle" if len(stack) == 1 else "start"
 
