@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-SAMPLES, CLIPS = 4000, 320
+SAMPLES, CLIPS = 4000, 1200
 
 
 class Bucket(BaseHTTPRequestHandler):
