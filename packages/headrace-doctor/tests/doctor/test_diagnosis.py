@@ -564,6 +564,27 @@ def test_workers_are_advised_as_a_diff_and_the_least_number_that_suffices() -> N
     assert diagnose(observation).advice[0].diff == diff
 
 
+@pytest.mark.parametrize(
+    ("start", "persistent", "change"),
+    [
+        (0.02, False, "num_workers=2 → 6"),
+        (1.0, False, "num_workers=2 → 6, persistent_workers=False → True"),
+        (1.0, True, "num_workers=2 → 6"),
+    ],
+)
+def test_more_workers_stay_if_their_start_takes_long(start: float, persistent: bool, change: str) -> None:
+    observation = made.too_few_workers()
+    assert observation.loader is not None
+    observation.loader.batches = 40
+    observation.loader.arguments["persistent_workers"] = persistent
+    for phase in observation.phases:
+        if phase.settings:
+            phase.startups = [start]
+    first = diagnose(observation).advice[0]
+    assert first.summary == change
+    assert 2.0 < first.expected < 2.5
+
+
 def test_workers_of_the_trainer_are_advised_as_its_arguments() -> None:
     observation = of_the_trainer()
     ours = made.phase("supply headrace", 0.01, 0, 0.02, settings={"headrace": True})

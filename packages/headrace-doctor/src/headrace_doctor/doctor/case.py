@@ -172,7 +172,8 @@ class Candidate:
 
 def other_arguments(case: Case, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
     """A change of the loader's arguments."""
-    change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
+    now = {name: f"{case.arguments[name]} → " for name in new if name in case.arguments}
+    change = ", ".join(f"{name}={now.get(name, '')}{value}" for name, value in new.items())
     before = "".join(f", {name}={case.arguments[name]!r}" for name in new if name in case.arguments)
     after = "".join(f", {name}={value!r}" for name, value in new.items())
     call = "loader = DataLoader"

@@ -149,7 +149,7 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
     if "cv2" in libraries:
         line = "cv2.setNumThreads(0)  # in worker_init_fn, or at the top of the dataset's module"
     yield Candidate(
-        gain=case.gain(case.costs.with_supply(phase)),
+        gain=case.best(case.costs.with_supply(phase)),  # contention goes as well
         change=f"one thread for the libraries in each worker: {line.partition('  #')[0]}",
         why=f"the {case.loader.workers} workers compute on {worker_threads(looks)} threads, with"
         f" {case.costs.cores} cores",

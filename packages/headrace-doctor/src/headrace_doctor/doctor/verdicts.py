@@ -19,6 +19,7 @@ from headrace_doctor.doctor.case import (
     mostly_at,
     other_arguments,
     pace,
+    start_of_epoch,
     starts_of,
     takes_turns,
     tried_workers,
@@ -49,6 +50,8 @@ STAGE_THAT_MATTERS = 0.35
 WAITS = ("read", "decode", "dataset", "transform")
 # Share of the time of slow samples that another queue must save to be a remedy for them.
 PART_SAVED = 0.3
+# Share of a sample's time from which on workers that start again for each epoch had better stay.
+START_THAT_MATTERS = 0.1
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,30 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
         seconds = duration(blocked.seconds_per_sample * blocked.waiting)
         at_once = f"only {now} are loaded at once" if now > 1 else "one is loaded at a time"
         why = f"each sample waits {seconds} for its data, and {at_once}: {described(blocked)}"
-    gain = case.best(after[count]) if verdict.kind == "straggler" else case.gain(after[count])
-    candidate = other_arguments(case, gain, why, *evidence, num_workers=count)
+    new: dict[str, Any] = {"num_workers": count}
+    start, kept = starts_with(case, tried[count])
+    if start - kept > START_THAT_MATTERS * after[count].seconds and not case.loader.remade:
+        start, new["persistent_workers"] = kept, True
+    saved = start_of_epoch(case.loader, case.phase) - start
+    gain = case.best(after[count]) if verdict.kind == "straggler" else case.gain(after[count], saved)
+    candidate = other_arguments(case, gain, why, *evidence, **new)
     if blocked is not None and verdict.stages:
         later = f" if it still waits then: {remedy_for(blocked, verdict.remedy)[0]}"
         candidate = replace(candidate, lines=(*candidate.lines, later))
     yield candidate
+
+
+def starts_with(case: Case, phase: Phase) -> tuple[float, float]:
+    """Seconds of a sample that go to starting epochs with the workers of a trial: if each epoch starts them,
+    and if they stay, so that only the first batch is waited for."""
+    if not case.loader.batches or not phase.startups:
+        now = start_of_epoch(case.loader, case.phase)
+        return now, now
+    place = busiest_place(case)
+    batch = sum(stage.seconds_per_sample for stage in case.stages if stage.place == place)
+    start = phase.startups[0] / (case.loader.batches * statistics.fmean(case.phase.samples))
+    kept = min(start, batch / case.loader.batches)
+    return kept if case.arguments.get("persistent_workers") else start, kept
 
 
 def answered_by_workers(case: Case) -> str:
@@ -297,12 +318,15 @@ def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
             gain = case.gain(case.costs.with_supply(phase))
             change = "torch.utils.data.DataLoader → headrace.DataLoader"
             evidence = (f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",)
-            lines: tuple[str, ...] = (
+            lines = (
                 "-loader = torch.utils.data.DataLoader(…)",
                 "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
             )
             if case.loader.trainer:
-                lines = (" return it from get_train_dataloader() of your Trainer, or: headrace run train.py",)
+                lines = (
+                    " return it from get_train_dataloader() of your Trainer, or: headrace run train.py",
+                    " it finds its own number of workers",
+                )
             yield Candidate(gain, change, "", evidence, lines, {"headrace": True})
 
 
