@@ -479,7 +479,7 @@ ADVICE: list[tuple[Observation, str, dict[str, Any], float]] = [
     (made.too_few_workers(), "num_workers=2 → 6", {"loader": {"num_workers": 6}}, 2.5),
     (requests(), "num_workers=2 → 8", {"loader": {"num_workers": 8}}, 5.0),
     (made.choosing(2), "sort once", {}, 5.0),
-    (uneven_stream(), "prepare samples one by one", {}, 1.67),
+    (uneven_stream(), "if many samples are prepared at once", {}, 1.67),
     (made.one_stage("collate", 0.0), "collate_fn: torch.stack of tensors of one shape", {}, 5.0),
     (with_device(blocking_copy_seconds=0.04), "pin_memory=True and", {"loader": {"pin_memory": True}}, 1.66),
     (parts_of_the_step(logging=0.4), "log less often", {}, 1.67),
@@ -582,7 +582,23 @@ def test_more_workers_stay_if_their_start_takes_long(start: float, persistent: b
             phase.startups = [start]
     first = diagnose(observation).advice[0]
     assert first.summary == change
-    assert 2.0 < first.expected < 2.5
+    assert 2.0 < first.expected < 2.6
+
+
+@pytest.mark.parametrize(("slowest", "line"), [(0.1, ()), (0.9, (9,)), (60.0, ())])
+def test_a_longer_queue_for_a_stream_is_advised_if_it_can_help(slowest: float, line: tuple[int, ...]) -> None:
+    observation = uneven_stream()
+    observation.looks[0]["samples"]["slowest"] = [[slowest, None]]
+    queue = tuple(f" or have more batches ready meanwhile: prefetch_factor={count}" for count in line)
+    assert diagnose(observation).advice[0].diff == queue
+
+
+def test_what_a_dataset_receives_from_processes_of_its_own_is_sent_in_smaller_parts() -> None:
+    observation = made.one_stage("receive", 0.0)
+    made.with_line(observation, "receive", "set.py:9 load: for clip in iter(self.queue.get, None):")
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "transfer"
+    assert diagnosis.advice[0].summary.startswith("send less")
 
 
 def test_workers_of_the_trainer_are_advised_as_its_arguments() -> None:
@@ -590,6 +606,7 @@ def test_workers_of_the_trainer_are_advised_as_its_arguments() -> None:
     ours = made.phase("supply headrace", 0.01, 0, 0.02, settings={"headrace": True})
     observation.phases.append(ours)
     first, second = diagnose(observation).advice[:2]
+    assert first.summary == "dataloader_num_workers=2 → 6"
     assert first.diff == (
         "-arguments = TrainingArguments(…, dataloader_num_workers=2)",
         "+arguments = TrainingArguments(…, dataloader_num_workers=6)",

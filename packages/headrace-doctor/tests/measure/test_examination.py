@@ -270,7 +270,8 @@ def test_a_loader_that_the_trainer_of_transformers_made_is_noted(examine: Examin
 
         def script(file: str = file) -> None:
             namespace: dict[str, Any] = {"DataLoader": DataLoader, "rows": Rows(1000)}
-            exec(compile("loader = DataLoader(rows, 4)", file, "exec"), namespace)
+            exec(compile("make = lambda: DataLoader(rows, 4)", file, "exec"), namespace)
+            exec(compile("loader = make()", "/x/site-packages/transformers/trainer.py", "exec"), namespace)
             for _ in namespace["loader"]:
                 time.sleep(0.001)
 
@@ -290,7 +291,9 @@ def test_the_time_between_epochs_counts_if_the_last_batch_is_kept(examine: Exami
                 time.sleep(0.002)
             time.sleep(0.1)
 
-    assert min(phase(examine(script, 40), ACTUAL).between) >= 0.09
+    between = phase(examine(script, 100), ACTUAL).between
+    assert len(between) >= 2
+    assert 0.09 <= min(between) <= max(between) < 0.15
 
 
 def test_the_time_between_epochs_counts_if_the_last_batch_is_kept_until_a_new_loader_is_made(
@@ -307,8 +310,9 @@ def test_the_time_between_epochs_counts_if_the_last_batch_is_kept_until_a_new_lo
                 next(batches)
                 time.sleep(0.002)
 
-    observation = examine(script, 40)
-    assert min(phase(observation, ACTUAL).between) >= 0.09
+    between = phase(examine(script, 100), ACTUAL).between
+    assert len(between) >= 2
+    assert 0.09 <= min(between) <= max(between) < 0.15
 
 
 @pytest.mark.parametrize("varies", [False, True])

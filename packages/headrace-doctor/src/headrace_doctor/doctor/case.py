@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -112,6 +111,8 @@ class Case:
     @property
     def receiving(self) -> float:
         """Share of the steps' time in which the training thread receives batches that workers have sent."""
+        if not self.loader.workers:
+            return 0.0
         phases = (stage_costs(self.observation, ACTUAL), self.stages)
         seconds = max(
             sum(one.seconds_per_sample for one in stages if (one.kind, one.place) == ("receive", "main"))
@@ -172,14 +173,13 @@ class Candidate:
 
 def other_arguments(case: Case, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
     """A change of the loader's arguments."""
-    now = {name: f"{case.arguments[name]} → " for name in new if name in case.arguments}
-    change = ", ".join(f"{name}={now.get(name, '')}{value}" for name, value in new.items())
-    before = "".join(f", {name}={case.arguments[name]!r}" for name in new if name in case.arguments)
-    after = "".join(f", {name}={value!r}" for name, value in new.items())
-    call = "loader = DataLoader"
-    if case.loader.trainer and "in_order" not in new:
-        before, after = (re.sub(r", (?=\w+=)", ", dataloader_", text) for text in (before, after))
-        call = "arguments = TrainingArguments"
+    call, prefix = "loader = DataLoader", ""
+    if case.loader.trainer and "in_order" not in new:  # which TrainingArguments doesn't have
+        call, prefix = "arguments = TrainingArguments", "dataloader_"
+    now = {name: case.arguments[name] for name in new if name in case.arguments}
+    arrows = {name: f"{value!r} → " for name, value in now.items()}
+    change = ", ".join(f"{prefix}{name}={arrows.get(name, '')}{value}" for name, value in new.items())
+    before, after = ("".join(f", {prefix}{name}={one[name]!r}" for name in one) for one in (now, new))
     lines = f"-{call}(…{before})", f"+{call}(…{after})"
     return Candidate(gain, change, why, evidence, lines, {"loader": new})
 

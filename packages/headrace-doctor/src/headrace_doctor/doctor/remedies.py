@@ -14,8 +14,8 @@ LINE_THAT_MATTERS = 0.5
 MOSTLY = 0.5
 NOT_WAITING = "read less for each sample, or open and load once per worker: it computes and does not wait"
 ONCE = "once per worker, not for each sample"
-# Of a call: a file that is the same for every sample, if not what is read of it.
-SAME_FILE = r"(self\.\w+|[A-Z][A-Z_]+)(\.open\(\))?[,)]"
+# Of a call: a file that is the same for every sample, and arguments that say what is read of it.
+SAME_FILE = r"(self\.\w+|[A-Z][A-Z_]+),"
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ OF_SAMPLERS = ("sorts", "draws random numbers")  # what a sampler need not do fo
 def action_of(stage: StageCost) -> Action | None:
     """Returns what the busiest line of a stage does, or None if that is not known."""
     text = stage.line.partition(": ")[2] or stage.name
+    if stage.kind == "receive":  # whatever is done with it
+        return None
     return next((one for one in ACTIONS if re.search(one.pattern, text)), None)
 
 

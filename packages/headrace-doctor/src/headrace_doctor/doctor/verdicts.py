@@ -52,6 +52,7 @@ WAITS = ("read", "decode", "dataset", "transform")
 PART_SAVED = 0.3
 # Share of a sample's time from which on workers that start again for each epoch had better stay.
 START_THAT_MATTERS = 0.1
+MOST_AHEAD = 64  # batches of a worker that a longer queue is advised for
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,13 @@ def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:
 def starts_with(case: Case, phase: Phase) -> tuple[float, float]:
     """Seconds of a sample that go to starting epochs with the workers of a trial: if each epoch starts them,
     and if they stay, so that only the first batch is waited for."""
-    if not case.loader.batches or not phase.startups:
+    if not case.loader.batches or not phase.startups or case.arguments.get("persistent_workers"):
         now = start_of_epoch(case.loader, case.phase)
         return now, now
     place = busiest_place(case)
     batch = sum(stage.seconds_per_sample for stage in case.stages if stage.place == place)
     start = phase.startups[0] / (case.loader.batches * statistics.fmean(case.phase.samples))
-    kept = min(start, batch / case.loader.batches)
-    return kept if case.arguments.get("persistent_workers") else start, kept
+    return start, min(start, batch / case.loader.batches + case.choosing)
 
 
 def answered_by_workers(case: Case) -> str:
@@ -196,12 +196,13 @@ def evenly(case: Case, why: str, evidence: list[str]) -> Iterator[Candidate]:
     step = case.costs.demand * statistics.fmean(case.phase.samples)
     # Of batches that are ready, as many as the step needs meanwhile.
     ahead = 1 + math.ceil(case.stragglers["slowest"][0][0] / step / max(1, case.loader.workers))
+    longer = case.arguments.get("prefetch_factor", 2) < ahead <= MOST_AHEAD
     yield Candidate(
         gain=case.best(case.costs),
-        change="prepare samples one by one, as they are needed, not many at once",
+        change="if many samples are prepared at once, prepare them one by one, as they are needed",
         why=f"{why}, mostly in {described(busiest)}" if busiest else why,
         evidence=tuple(evidence),
-        lines=(f" or have more batches ready meanwhile: prefetch_factor={ahead}",),
+        lines=(f" or have more batches ready meanwhile: prefetch_factor={ahead}",) if longer else (),
         ideal=True,
     )
 

@@ -91,6 +91,7 @@ class Examination:
         self._older: dict[int, int] = {}  # the id of the loader in whose place one was made, by that one's id
         self._epochs: list[Epoch] = []  # over all loaders, in the order in which they began
         self._between: Watched | None = None  # the script is between two epochs of this one
+        self._keeps = False  # whether the script keeps the last batch of an epoch until the next one begins
         self._giving: list[Watched] = []  # whose batches the script is working on
         self._subject: Watched | None = None  # the loader whose actual phase is over
         self._probes: Generator[Any, None, None] | None = None  # batches for the step alone
@@ -199,9 +200,7 @@ class Examination:
         between, number, wait = self._pause_between(), watched.epochs, 0.0
         try:
             while True:
-                if watched.keeps and loop.batches + 1 == watched.facts.batches:
-                    self._announce_between(watched)
-                yield from self._step(watched, batch, wait)
+                yield from self._step(watched, batch, wait, loop.batches + 1 == watched.facts.batches)
                 loop.batches += 1
                 loop.samples += watched.phase.samples[-1]
                 loop.computes += watched.phase.computes[-1]
@@ -217,7 +216,8 @@ class Examination:
                 wait = time.perf_counter() - asked
                 loop.waits += wait
         except GeneratorExit:  # the script left its loop, as it will in other epochs
-            self._note_kept(watched)
+            if watched.epochs == number:  # or the next one has begun
+                self._note_kept(watched)
             if self._subject is None:
                 watched.facts.batches = loop.batches + 1
                 watched.phase.epochs_ended += 1
@@ -225,8 +225,7 @@ class Examination:
         finally:
             if between is not None and between.left is not None:  # or its next epoch began
                 self._announce_between(between)
-            # Or its successor began before the script dropped it, or it had kept the last batch.
-            if watched.epochs == number and watched.left is None:
+            if watched.epochs == number:  # or its successor began before the script dropped it
                 self._begin_between(watched, time.perf_counter() - began)
 
     def _begin_epoch(self, watched: Watched, wait: float) -> None:
@@ -247,7 +246,7 @@ class Examination:
     def _begin_between(self, watched: Watched, seconds: float) -> None:
         """Notes the end of an epoch of the actual phase, which took `seconds`."""
         if watched.phase.name == ACTUAL and not watched.nested:
-            watched.left = time.perf_counter()
+            watched.left = watched.left or time.perf_counter()
             if seconds >= LEAST_EPOCH_SECONDS:
                 self._announce_between(watched)
 
@@ -267,12 +266,9 @@ class Examination:
     def _note_kept(self, watched: Watched) -> None:
         """Notes when an epoch's last step ended whose batch the script kept, as Lightning does until the next
         epoch begins, or until its loader is ready."""
-        phase = watched.phase
-        if not phase.computes:
-            return
-        left = watched.given + statistics.median(phase.computes)
-        if time.perf_counter() - left >= LEAST_EPOCH_SECONDS:
-            watched.keeps, watched.left = True, left
+        if watched.phase.computes:
+            watched.left = watched.given + statistics.median(watched.phase.computes)
+            self._keeps |= time.perf_counter() - watched.left >= LEAST_EPOCH_SECONDS
 
     def _announce_between(self, watched: Watched) -> None:
         if self._subject is None and not self.over:
@@ -286,7 +282,7 @@ class Examination:
             self._recorder.announce(watched.phase.name if self._subject is None else "")
         return watched
 
-    def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
+    def _step(self, watched: Watched, batch: Any, wait: float, last: bool) -> Iterator[Any]:
         phase = watched.phase
         if phase.name == WARM_UP and not watched.nested:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
@@ -295,7 +291,11 @@ class Examination:
         if not watched.steps and watched.facts.kind == "torch" and watched.facts.workers:
             watched.facts.most_bytes = most_bytes(batch)
         began = self._recorder.now() - wait
+        if last and self._keeps and not watched.nested:
+            self._announce_between(watched)
         seconds = yield from self._given(watched, batch)
+        if self._between is watched:  # the epoch goes on
+            self._pause_between()
         phase.add(began, wait, seconds, samples)
         watched.steps += 1
 

@@ -180,9 +180,9 @@ def walk(innermost: FrameType) -> tuple[Place, ...]:
     return tuple(walked)
 
 
-def files_of(walked: tuple[Place, ...]) -> set[str]:
-    """The files of the code at these places."""
-    return {_codes[known].co_filename for known, _ in walked}
+def files_of(walked: tuple[Place, ...]) -> list[str]:
+    """The files of the code at these places, in their order."""
+    return [_codes[known].co_filename for known, _ in walked]
 
 
 def is_whole(walked: tuple[Place, ...]) -> bool:

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 from headrace_doctor.machine import usable_cores
 from headrace_doctor.measure.observed import LoaderFacts, Loop, Phase
 from headrace_doctor.measure.processes import Times, times
-from headrace_doctor.measure.stages import Place, files_of
+from headrace_doctor.measure.stages import Place, files_of, is_users
 
 OWN = Path(__file__).parent.parent
 WARM_UP = "warm-up"
@@ -61,7 +61,6 @@ class Watched:
     epochs: int = 0  # number of those that began
     left: float | None = None  # when its last epoch ended, by `time.perf_counter()`; None while one lasts
     given: float = 0.0  # when the script got its latest batch
-    keeps: bool = False  # whether the script keeps the last batch of an epoch until the next one begins
 
     def new_loop(self) -> Loop:
         """A record of its loops in which nothing is counted yet."""
@@ -94,8 +93,10 @@ def origin_of(loader: DataLoader[Any], places: tuple[Place, ...]) -> Origin:
 
 
 def is_trainers(origin: Origin) -> bool:
-    """Tells whether the Trainer of transformers made a loader, of the arguments that it got for that."""
-    return any(file.endswith("/transformers/trainer.py") for file in files_of(origin.places))
+    """Tells whether the Trainer of transformers made a loader, not a method of the user's."""
+    trainer = "/transformers/trainer.py"
+    makers = (file for file in files_of(origin.places) if is_users(file) or file.endswith(trainer))
+    return next(makers, "").endswith(trainer)
 
 
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
