@@ -149,7 +149,7 @@ def test_a_call_that_holds_the_gil_is_not_taken_for_the_idle_time_after_it(tmp_p
         list(DataLoader(Lists(), 32, num_workers=1, collate_fn=torch.tensor))
     (supply,) = (line for line in counts_of(tmp_path, "worker") if line["phase"] == "supply")
     seconds = {key: row[2] for key, row in supply["stages"]["fetch"].items()}
-    assert seconds["collate"] > 2 * seconds.get("idle", 0.0), seconds
+    assert seconds["collate"] > seconds.get("idle", 0.0), seconds
 
 
 class MakesTensors(IterableDataset[torch.Tensor]):
