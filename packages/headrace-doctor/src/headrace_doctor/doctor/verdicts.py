@@ -184,11 +184,11 @@ def smoother(case: Case, verdict: Verdict) -> Iterator[Candidate]:
         gain = case.best(case.costs.with_supply(phase))
         yield other_arguments(case, gain, why, *evidence, **arguments)
     if case.costs.overlaps and slow["slowest"][0][1] is None:  # a stream
-        yield from evenly(case, why, evidence)
+        yield from spread_over_samples(case, why, evidence)
     yield from more_workers(case, verdict)
 
 
-def evenly(case: Case, why: str, evidence: list[str]) -> Iterator[Candidate]:
+def spread_over_samples(case: Case, why: str, evidence: list[str]) -> Iterator[Candidate]:
     """The same work, spread over the samples of a stream: no other loader of it can be tried."""
     place = busiest_place(case)
     stages = [stage for stage in case.stages if stage.place == place]

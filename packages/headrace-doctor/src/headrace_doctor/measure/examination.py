@@ -44,7 +44,7 @@ from headrace_doctor.measure.subject import (
     batch_samples,
     clone,
     describe,
-    is_trainers,
+    made_by_trainer,
     most_bytes,
     name_of,
     nbytes,
@@ -109,7 +109,7 @@ class Examination:
         if watched is None:
             watched = Watched(loader, begin, describe(loader, where_from()))
             watched.origin = self._origins.get(id(loader))
-            watched.facts.trainer = watched.origin is not None and is_trainers(watched.origin)
+            watched.facts.trainer = watched.origin is not None and made_by_trainer(watched.origin)
         self._watched[id(loader)] = watched
         watched.loader, watched.begin = loader, begin
         self._end_between(watched, began)
@@ -216,7 +216,7 @@ class Examination:
                 wait = time.perf_counter() - asked
                 loop.waits += wait
         except GeneratorExit:  # the script left its loop, as it will in other epochs
-            if watched.epochs == number:  # or the next one has begun
+            if watched.epochs == number:  # or the next one has started
                 self._note_kept(watched)
             if self._subject is None:
                 watched.facts.batches = loop.batches + 1
@@ -294,7 +294,7 @@ class Examination:
         if last and self._keeps and not watched.nested:
             self._announce_between(watched)
         seconds = yield from self._given(watched, batch)
-        if self._between is watched:  # the epoch goes on
+        if self._between is watched:  # the epoch continues
             self._pause_between()
         phase.add(began, wait, seconds, samples)
         watched.steps += 1

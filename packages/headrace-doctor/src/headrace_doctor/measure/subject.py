@@ -92,8 +92,8 @@ def origin_of(loader: DataLoader[Any], places: tuple[Place, ...]) -> Origin:
     return Origin(places, type(loader.dataset), type(loader.sampler), loader.batch_size)
 
 
-def is_trainers(origin: Origin) -> bool:
-    """Tells whether the Trainer of transformers made a loader, not a method of the user's."""
+def made_by_trainer(origin: Origin) -> bool:
+    """Tells whether the Trainer of transformers made the loader, rather than a subclass of it."""
     trainer = "/transformers/trainer.py"
     makers = (file for file in files_of(origin.places) if is_users(file) or file.endswith(trainer))
     return next(makers, "").endswith(trainer)
