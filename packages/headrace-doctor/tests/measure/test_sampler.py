@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Sampler as OrderOfSamples
 
 from headrace_doctor.measure import sampler as module
 from headrace_doctor.measure.hooks import intercepted
@@ -159,6 +160,41 @@ def test_a_call_that_holds_the_gil_is_not_taken_for_the_idle_time_after_it(tmp_p
     (supply,) = (line for line in counts_of(tmp_path, "worker") if line["phase"] == "supply")
     seconds = {key: row[2] for key, row in supply["stages"]["fetch"].items()}
     assert seconds["collate"] > 0.7 * spent.value, (seconds, spent.value)
+
+
+class Sums(Dataset[torch.Tensor]):
+    """Each operator lets go of the GIL, for a moment."""
+
+    def __len__(self) -> int:
+        return 19_200
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (torch.arange(20) * (index + 1)) % 1000
+
+
+class SortsForEachBatch(OrderOfSamples[list[int]]):
+    """Holds the GIL for as long as it sorts."""
+
+    spent = 0.0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers = np.random.default_rng(0).permutation(20_000).tolist()
+        for first in range(0, 19_200, 96):
+            began = time.perf_counter()
+            sorted(numbers, key=lambda one: -one)
+            self.spent += time.perf_counter() - began
+            yield list(range(first, first + 96))
+
+
+def test_a_call_that_holds_the_gil_is_not_taken_for_what_lets_go_of_it_later(tmp_path: Path) -> None:
+    batches = SortsForEachBatch()
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(DataLoader(Sums(), batch_sampler=batches))
+    (supply,) = (line for line in counts_of(tmp_path, "main") if line["phase"] == "supply")
+    stages = [stages for rows in supply["stages"].values() for stages in rows.items()]
+    seconds = sum(row[2] for key, row in stages if key.startswith("sampler:"))
+    assert seconds > 0.6 * batches.spent, (seconds, batches.spent, supply["stages"])
 
 
 class MakesTensors(IterableDataset[torch.Tensor]):

@@ -111,14 +111,12 @@ class Case:
     @property
     def receiving(self) -> float:
         """Share of the steps' time in which the training thread receives batches that workers have sent."""
-        if not self.loader.workers:
-            return 0.0
         phases = (stage_costs(self.observation, ACTUAL), self.stages)
         seconds = max(
             sum(one.seconds_per_sample for one in stages if (one.kind, one.place) == ("receive", "main"))
             for stages in phases
         )
-        return seconds / per_sample(self.phase)[0]
+        return seconds / per_sample(self.phase)[0] if self.loader.workers else 0.0
 
     @property
     def samples(self) -> int:
@@ -475,6 +473,5 @@ def busiest_place(case: Case) -> str:
 def has_stragglers(case: Case) -> bool:
     """Returns whether few samples hold much of the loading time."""
     slow = case.stragglers
-    if case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP):
-        return False
-    return is_uneven(slow, case.phase)
+    held_up = case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP)
+    return not held_up and is_uneven(slow, case.phase)

@@ -165,7 +165,10 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
 
 def less_contention(case: Case, _verdict: object) -> Iterator[Candidate]:
     """Cores that are left to the loader, if it is much slower during the step than alone."""
-    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
+    # The training thread chooses samples and receives batches in turn with its step.
+    in_turn = case.costs.demand + case.choosing + case.receiving * case.steady
+    slower = case.slowdown >= MUCH_SLOWER and case.steady >= MUCH_SLOWER * in_turn
+    if not slower or not case.costs.overlaps or case.is_busy:
         return  # on a busy machine, a note reports what others take
     if growth_of_steps(case):
         return  # steps that were measured at different times can't be compared

@@ -85,14 +85,13 @@ class Verdict:
 
 def candidates(case: Case) -> list[Candidate]:
     """All changes that would bring anything; unordered."""
-    found = []
-    for verdict in VERDICTS:
-        if case.starved or not verdict.about_loading:
-            for one in verdict.find(case, verdict):
-                gain = min(one.gain, one.bound or case.limit)
-                if gain >= GAIN_THAT_COUNTS:
-                    found.append(replace(one, kind=verdict.kind, gain=gain))
-    return found
+    verdicts = [verdict for verdict in VERDICTS if case.starved or not verdict.about_loading]
+    found = [
+        replace(one, kind=verdict.kind, gain=min(one.gain, one.bound or case.limit))
+        for verdict in verdicts
+        for one in verdict.find(case, verdict)
+    ]
+    return [one for one in found if one.gain >= GAIN_THAT_COUNTS]
 
 
 def more_workers(case: Case, verdict: Verdict) -> Iterator[Candidate]:

@@ -173,12 +173,12 @@ class Sampler:
         while not self._stopping.is_set():
             due = last + self._interval * (0.5 + jitter.random())
             while (left := due - time.perf_counter()) > 0 and not self._stopping.is_set():
-                time.sleep(min(left, NOTICE_SECONDS))
                 if read_phase(self._folder) != self._counts.phase:
                     break
+                time.sleep(min(left, NOTICE_SECONDS))
             now = time.perf_counter()
-            with _no_collection():
-                self._look(now - last, now - due)
+            with _no_collection():  # stacks first: while this thread reads a file, the others go on
+                self._look(_stacks(), now - last, now - due)
             last, phase = now, read_phase(self._folder)
             if phase != self._counts.phase or now - written > self._write_seconds:
                 ending, written = self._counts, now
@@ -196,8 +196,8 @@ class Sampler:
         self._write_seconds = FINE_WRITE_SECONDS if fine else COARSE_WRITE_SECONDS
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 
-    def _look(self, seconds: float, late: float) -> None:
-        """Looks at all threads, `seconds` after the look before and `late` seconds later than planned."""
+    def _look(self, stacks: dict[int, tuple[Place, ...]], seconds: float, late: float) -> None:
+        """Counts stacks, taken `seconds` after those before and `late` seconds later than planned."""
         counts = self._counts
         counts.seconds += seconds
         counts.rounds += 1
@@ -206,7 +206,7 @@ class Sampler:
         counts.late_rounds += late - (self._delay - delay) > LATE_SECONDS
         main = threading.main_thread()
         threads = {thread.ident: thread for thread in threading.enumerate()}
-        for ident, walked in _stacks().items():
+        for ident, walked in stacks.items():
             thread = threads.get(ident)
             if thread is self._thread or thread is None or thread.native_id is None:
                 continue
