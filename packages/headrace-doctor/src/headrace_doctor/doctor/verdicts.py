@@ -324,7 +324,7 @@ def headrace_instead(case: Case, _verdict: Verdict) -> Iterator[Candidate]:
             )
             if case.loader.trainer:
                 lines = (
-                    " return it from get_train_dataloader() of your Trainer, or: headrace run train.py",
+                    " return it, without num_workers, from get_train_dataloader() of your Trainer:",
                     " it finds its own number of workers",
                 )
             yield Candidate(gain, change, "", evidence, lines, {"headrace": True})
