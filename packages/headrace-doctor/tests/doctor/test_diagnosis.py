@@ -627,6 +627,15 @@ def test_workers_of_the_trainer_are_advised_as_its_arguments() -> None:
     assert "headrace run" not in "".join(second.diff)
 
 
+def test_a_loop_without_gradients_takes_the_forward_pass_of_a_step() -> None:
+    observation = evaluated_one_by_one(32, 0.001, 0.001, 0.0)
+    observation.loops[0].samples = 640  # half as many as in the training
+    parts = {"forward": [30, 0, 1.2, 0.0], "backward": [60, 0, 2.4, 0.0], "optimizer": [10, 0, 0.4, 0.0]}
+    whole = diagnose(observation).advice[0].expected
+    observation.looks.append(made.look(PARTS, {"step": parts}, role="main"))
+    assert (whole, diagnose(observation).advice[0].expected) == pytest.approx((2 / 1.5, 2 / 1.15), rel=0.02)
+
+
 def test_the_cores_bound_what_workers_bring() -> None:
     # Twice as many workers would give a batch every 20 ms, but all four cores are busy for 90 ms of it.
     observation = three(

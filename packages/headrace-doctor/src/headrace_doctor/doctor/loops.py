@@ -20,7 +20,7 @@ from headrace_doctor.doctor.model import IRREGULAR, parts_looked_at
 from headrace_doctor.doctor.records import StageCost
 from headrace_doctor.doctor.remedies import action_of, described
 from headrace_doctor.errors import duration
-from headrace_doctor.measure.observed import ACTUAL, BETWEEN, SUPPLY, Loop
+from headrace_doctor.measure.observed import ACTUAL, BETWEEN, PARTS, SUPPLY, Loop
 
 # Parts of the time between epochs that belong to the training, or to other verdicts.
 NEEDED = (*IRREGULAR, "forward", "backward", "optimizer")
@@ -36,9 +36,8 @@ def starts_of_epochs(case: Case, _verdict: object) -> Iterator[Candidate]:
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
     loader = case.loader
-    if loader.kind == "headrace":  # its native threads stay; processes can't be distinguished from them
-        return
-    if not loader.workers or loader.arguments.get("persistent_workers"):
+    # Headrace's native threads stay; processes can't be distinguished from them.
+    if loader.kind == "headrace" or not loader.workers or loader.arguments.get("persistent_workers"):
         return
     spent = start_of_epoch(loader, case.phase)
     if not spent:
@@ -104,9 +103,7 @@ def at_work_between(case: Case) -> StageCost | None:
     if not lines:
         return None
     (function, looks), *_ = functions.most_common(1)
-    line, count = max(
-        ((line, n) for line, n in lines.items() if f" {function}: " in line), key=lambda row: row[1]
-    )
+    line, count = next((line, n) for line, n in lines.most_common() if f" {function}: " in line)
     return StageCost("code", function, "main", 0.0, 0.0, 0.0, looks, line, count / looks)
 
 
@@ -143,12 +140,15 @@ def other_loops(case: Case, _verdict: object) -> Iterator[Candidate]:
 
 
 def larger_batches(case: Case, loop: Loop) -> Iterator[Candidate]:
-    """Batches as large as the training's for a loop without gradients: its samples then take no longer."""
+    """Batches as large as the training's for a loop without gradients: samples then take as long as there,
+    but for the backward pass and the optimizer."""
     if not loop.batched:
         return
     size, seconds, cpu, start = loop.batched
     now = loop.arguments.get("batch_size")
-    computes = loop.samples * min(loop.computes / loop.samples, case.costs.demand)
+    parts = parts_looked_at(case.observation, PARTS)
+    needed = case.costs.demand * (1 - parts.get("backward", 0.0) - parts.get("optimizer", 0.0))
+    computes = loop.samples * min(loop.computes / loop.samples, needed)
     cores = (computes + loop.samples * cpu) / case.costs.cores
     after = max(computes, loop.samples * seconds, cores) + loop.loops * start
     spent = loop.seconds / case.samples
