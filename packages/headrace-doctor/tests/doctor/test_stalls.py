@@ -117,6 +117,12 @@ def test_a_run_resumes_and_its_folder_becomes_a_page(
         (data / name).mkdir(parents=True)
     monkeypatch.setattr(sys.modules["training_data"], "ensure", lambda folder, name: folder / "stalls" / name)
 
+    known = (
+        "png_decoding huge_pictures frame_of_animation seeks_for_each_frame size_by_decoding heavy_transform"
+    )
+    some = [one for one in stalls.SCENARIOS if one.name in known.split()]  # whatever is added to the family
+    monkeypatch.setattr(stalls, "SCENARIOS", some)
+
     def run(*names: str) -> None:
         options = ["--data", "data", "--json", "results/mine.json", "--only", *names]
         monkeypatch.setattr(sys, "argv", ["run.py", "--entrant", f"{sys.executable} entrant.py", *options])
