@@ -52,7 +52,8 @@ def fetched(url: str, sha256: str, pattern: str) -> Path:
         archive.unlink()
         unfinished.rename(folder)
     except OSError as error:
-        pytest.skip(f"{url} can't be fetched: {error}")
+        if not folder.is_dir():  # as another process has fetched it meanwhile
+            pytest.skip(f"{url} can't be fetched: {error}")
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
