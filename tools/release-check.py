@@ -16,11 +16,13 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,13 +116,15 @@ class Result:
         outcome: "passed", "failed" or "not run".
         seconds: that it took.
         date: when it ended, in UTC.
-        text: the reason, the end of its output or its last line.
+        text: the reason, or the summary of its tests; then the end of its output, or why tests were skipped.
+        machine: on which it ran.
     """
 
     outcome: str
     seconds: float
     date: str
     text: str
+    machine: str = ""
 
 
 def missing_programs(check: Check) -> list[str]:
@@ -155,10 +159,27 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
     lines = log.read_text(errors="replace").splitlines()
     seconds = time.monotonic() - start
     if status == 0:
-        summary = [line for line in lines if " passed" in line]
-        return Result("passed", seconds, now(), summary[-1].strip("= ") if summary else "")
+        summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
+        return Result("passed", seconds, now(), "\n".join([*summary, *skipped(lines)]), machine())
     reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
-    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]))
+    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), machine())
+
+
+def skipped(lines: list[str]) -> list[str]:
+    """Why pytest skipped tests, such as ``11: needs two GPUs``."""
+    reasons = Counter[str]()
+    for line in lines:
+        if found := re.fullmatch(r"SKIPPED \[(\d+)\] \S+: (.*)", line):
+            reasons[found[2]] += int(found[1])
+    return [f"{count} skipped: {reason}" for reason, count in reasons.most_common()]
+
+
+def machine() -> str:
+    """The processor and the number of its cores that can be used, and the system."""
+    described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    name = re.search(r"model name\s*: (.*)", described)
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores of {name[1] if name else platform.machine()}, {platform.platform()}"
 
 
 def now() -> str:
@@ -174,12 +195,12 @@ def git(*arguments: str, folder: Path = ROOT) -> str:
 
 def page(commit: str, results: dict[str, Result]) -> str:
     """The results as Markdown."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    machines = sorted({result.machine for result in results.values() if result.machine})
     lines = [
         f"# Checks of commit {commit}",
         "",
-        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. Run on {platform.platform()}, "
-        f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}.",
+        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. "
+        f"Run on {' and on '.join(machines)}, Python {platform.python_version()}.",
         "",
         "| check | command | outcome | minutes | ended (UTC) | |",
         "|---|---|---|---|---|---|",
@@ -191,8 +212,9 @@ def page(commit: str, results: dict[str, Result]) -> str:
         cells = check.name, f"`{check.command}`", result.outcome, minutes, result.date, text
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     for name, result in results.items():
-        if result.outcome == "failed":
-            lines += ["", f"## {name}", "", "```", result.text, "```"]
+        details = result.text.splitlines()[1:]
+        if details:
+            lines += ["", f"## {name}", "", "```text", *details, "```"]
     return "\n".join(lines) + "\n"
 
 
