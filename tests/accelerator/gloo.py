@@ -57,6 +57,8 @@ class GlooOnStreams(_ProcessGroup):  # type: ignore[misc]
         results: list[torch.Tensor],
         exchange: Callable[[list[torch.Tensor], list[torch.Tensor]], dist.Work],
     ) -> dist.Work:
+        if given[0].device.type == "cpu":  # torch gives a process group in Python the tensors of all devices
+            return exchange(given, results)
         self._stream.wait_stream(torch.accelerator.current_stream(given[0].device))
         with self._stream:
             ours, theirs = ([tensor.cpu().pin_memory() for tensor in each] for each in (given, results))
