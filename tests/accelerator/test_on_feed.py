@@ -186,6 +186,12 @@ def test_a_batch_that_fails_is_an_error_in_its_place(gpu: torch.device) -> None:
     assert seen == [0, 1, 2, -1, 4, 5]
 
 
+def test_copies_to_the_cpu_are_waited_for(delays: int) -> None:
+    feed = DevicePrefetcher("cpu")
+    here = [feed.receive(feed.send([there(k)]))[0].unique().tolist() for k in range(8)]
+    assert here == [[k] for k in range(8)]
+
+
 def test_a_table_of_values_lives_until_it_was_read(gpu: torch.device, delays: int) -> None:
     simulated.configure(delays, DELAY)
     loader = headrace.DataLoader(gray(5), device=gpu, resident=True)

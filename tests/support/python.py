@@ -170,8 +170,9 @@ def _prepared() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         fd = theirs.fileno()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # it must have no other thread when it forks
         process = subprocess.Popen(
-            [sys.executable, __file__, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL
+            [sys.executable, __file__, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL, env=environment
         )
 
     owner = os.getpid()
