@@ -138,7 +138,7 @@ def test_gray_images_are_carried_as_three_equal_channels(name: str) -> None:
     transform = made(CASES[name])
     op = read(transform)
     compared = 0
-    for index, image in samples():
+    for index, image in samples(3):
         gray, key = image.convert("L"), SampleKey(SEED, EPOCH, index)
         expected = theirs(transform, gray, index)
         found = native([op], carried(gray), key)
