@@ -30,8 +30,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 15  # of the output of a check that failed
 TESTS = "packages/headrace/tests"
+# Libraries without which tests are skipped; the scripts of docs/run.md use the last two.
 INTEGRATIONS = (
-    ".venv/bin/python -m pip install -q $(.venv/bin/python tools/build-tools.py --only integrations)"
+    ".venv/bin/python -m pip install -q"
+    " $(.venv/bin/python tools/build-tools.py --only integrations ray) fastai mmengine"
 )
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
