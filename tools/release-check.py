@@ -5,8 +5,10 @@
     python tools/release-check.py --list
 
 The commit is checked out in a folder of its own, so that the working tree may change meanwhile. Results are
-kept after each check: run the command again after an interruption, and it continues with what has not passed
-yet. A check that needs a program which this machine lacks is listed as not run, with the program's name.
+kept after each check, in docs/release-check.json with a page beside it: run the command again after an
+interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
+is no longer the newest). A check that needs a program which this machine lacks is listed as not run, with the
+program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -227,8 +229,8 @@ def main() -> int:
     )
     parser.add_argument("--commit", default="HEAD")
     parser.add_argument("--only", nargs="+", metavar="CHECK", choices=[check.name for check in CHECKS])
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "release-check")
-    parser.add_argument("--out", type=Path, help="the page (FOLDER/COMMIT/page.md)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "release-check", help="for checkouts")
+    parser.add_argument("--record", type=Path, default=ROOT / "docs" / "release-check.json")
     parser.add_argument(
         "--list", action="store_true", help="list the checks, and what this machine lacks for them"
     )
@@ -247,10 +249,11 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         git("clone", "--quiet", "--no-checkout", str(ROOT), str(checkout))
         git("checkout", "--quiet", "--detach", commit, folder=checkout)
-    kept = folder / "results.json"
+    kept = arguments.record
+    record = json.loads(kept.read_text()) if kept.exists() else {}
     results = {}
-    if kept.exists():
-        results = {name: Result(**fields) for name, fields in json.loads(kept.read_text()).items()}
+    if record.get("commit") == commit:
+        results = {name: Result(**fields) for name, fields in record["results"].items()}
     for check in CHECKS:
         if arguments.only and check.name not in arguments.only:
             continue
@@ -259,9 +262,10 @@ def main() -> int:
         print(f"{now()}  {check.name}: {check.command}", flush=True)
         results[check.name] = run(check, checkout, folder / f"{check.name}.log")
         print(f"{now()}  {check.name}: {results[check.name].outcome}", flush=True)
-        kept.with_suffix(".new").write_text(json.dumps({n: asdict(r) for n, r in results.items()}, indent=1))
+        record = {"commit": commit, "results": {name: asdict(result) for name, result in results.items()}}
+        kept.with_suffix(".new").write_text(json.dumps(record, indent=1) + "\n")
         kept.with_suffix(".new").replace(kept)
-        (arguments.out or folder / "page.md").write_text(page(commit, results))
+        kept.with_suffix(".md").write_text(page(commit, results))
     return int(any(result.outcome == "failed" for result in results.values()))
 
 
