@@ -33,7 +33,7 @@ def main() -> None:
         loaders = DataLoaders(train, DataLoader(dataset, options.batch_size, num_workers=options.workers))
     else:
         loaders = ImageDataLoaders.from_folder(
-            options.data, valid_pct=0.9, seed=0, item_tfms=Resize(64), **sizes, device="cpu"
+            options.data, valid_pct=0.5, seed=0, item_tfms=Resize(64), **sizes, device="cpu"
         )
         classes = loaders.c
     model = models.shufflenet_v2_x0_5(num_classes=classes)

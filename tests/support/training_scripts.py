@@ -110,6 +110,7 @@ def run(
     processes = []
     for rank in range(ranks):
         offline = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true"}
+        offline["RAY_ADDRESS"] = "local"  # not a cluster of other tests that run meanwhile
         settings = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **offline}
         if ranks > 1:
             settings |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}

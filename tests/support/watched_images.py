@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,15 @@ from PIL import Image
 
 
 class Watched:
-    """Random images; each request is a line in `log`: index and process."""
+    """Random images; each request is a line in `log`: index and process.
 
-    def __init__(self, count: int, log: Path) -> None:
+    Those of the second half wait until so many processes as `together` have made requests, for two minutes.
+    """
+
+    def __init__(self, count: int, log: Path, together: int = 1) -> None:
         self.count = count
         self.log = log
+        self.together = together
 
     def __len__(self) -> int:
         return self.count
@@ -22,8 +27,15 @@ class Watched:
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         with open(self.log, "ab") as file:
             file.write(b"%d %d\n" % (index, os.getpid()))
+        late = time.monotonic() + 120
+        while 2 * index >= self.count and self.processes() < self.together and time.monotonic() < late:
+            time.sleep(0.05)
         pixels = np.random.default_rng(index).integers(0, 256, (64, 64, 3), np.uint8)
         return Image.fromarray(pixels), index % 3
+
+    def processes(self) -> int:
+        """Number of processes that have made requests."""
+        return len({process for _, process in self.requests()})
 
     def requests(self) -> list[tuple[int, int]]:
         """(index, process) of each, in order."""

@@ -160,7 +160,7 @@ def test_a_collate_function_that_calls_a_processor_gets_its_values(name: str, fi
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 def test_arguments_of_a_call_count(arguments: dict[str, Any], files: list[Path]) -> None:
-    processor = transformers.ViTImageProcessor(size=SMALL)
+    processor: Any = transformers.ViTImageProcessor(size=SMALL)
 
     def collate(images: Any) -> dict[str, Any]:
         usual = processor(images=list(images), return_tensors="pt")
@@ -217,14 +217,14 @@ class Brighter(transformers.ViTImageProcessor):
 
 
 def replaced() -> Any:
-    processor = transformers.ViTImageProcessor(size=SMALL)
+    processor: Any = transformers.ViTImageProcessor(size=SMALL)
     resize = processor.resize
     processor.resize = lambda image, **kwargs: resize(image.flip(1), **kwargs)
     return processor
 
 
 def normalizing_otherwise() -> Any:
-    processor = transformers.ViTImageProcessor(size=SMALL)
+    processor: Any = transformers.ViTImageProcessor(size=SMALL)
     normalize = processor.normalize
     processor.normalize = lambda *args, **kwargs: normalize(*args, **kwargs).neg_()
     return processor

@@ -163,7 +163,7 @@ def timm_rand_augment(folder: Path) -> Any:
 def timm_aug_splits(folder: Path) -> Any:
     from timm.data import AugMixDataset, create_dataset, create_loader
 
-    dataset = AugMixDataset(create_dataset("", root=str(folder)), num_splits=2)
+    dataset: Any = AugMixDataset(create_dataset("", root=str(folder)), num_splits=2)
     loader = create_loader(
         dataset,
         (3, 32, 32),

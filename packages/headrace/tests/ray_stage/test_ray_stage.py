@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,11 @@ from torchvision.datasets import ImageFolder
 from headrace.errors import SampleError
 from headrace.order import Shuffled
 from headrace.ray_data import Decode, Finish, read
-from support import ray_datasets as stage_sets
 from support.jpegs import image_folder
 from support.ray_datasets import DRAWN, EPOCH, SEED, VALUES, KillOnce, N, epoch_of, same_row, samples_of, sets
 
 # Ray's own warnings are none of ours.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +28,12 @@ def ray() -> Iterator[Any]:
     pytest.importorskip("ray.data", reason="Ray isn't installed (pip install 'headrace[ray]')")
     import ray.data
 
-    # Workers find the package where this process does, but not the tests.
-    ray.cloudpickle.register_pickle_by_value(stage_sets)
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    yield ray
-    ray.shutdown()
-    ray.cloudpickle.unregister_pickle_by_value(stage_sets)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # with the tests' own modules
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield ray
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
