@@ -152,3 +152,29 @@ def check_complaints(text: str, last: str | None) -> None:
     assert last in text.splitlines()[-1]
     assert text.count("Traceback (most recent call last)") == 1, text
     assert text.startswith("Traceback"), text
+
+
+# What a script holds is finalized after modules were emptied.
+HELD_BY_THE_SCRIPT = """
+import sys
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+import headrace
+
+folder, kind = sys.argv[1:]
+transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+dataset = ImageFolder(folder, transform) if kind == "native" else list(range(100))
+loader = headrace.DataLoader(
+    dataset, 4, num_workers=1, worker_kind="thread" if kind == "thread" else "process"
+)
+batches = iter(loader)
+next(batches)
+"""
+
+
+@pytest.mark.parametrize("kind", ["native", "process", "thread"])
+def test_a_script_that_holds_an_iterator_ends_without_a_word(kind: str, tmp_path: Path) -> None:
+    image_folder(tmp_path, 40)
+    command = [sys.executable, "-c", HELD_BY_THE_SCRIPT, str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

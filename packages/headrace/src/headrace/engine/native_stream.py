@@ -93,8 +93,6 @@ class NativeStream(BatchStream):
             self._engine.abandon(list(pending))
             pending.clear()
 
-    __del__ = close
-
     def ready(self) -> int:
         self._fill()
         if not self._pending:

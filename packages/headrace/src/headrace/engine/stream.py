@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -64,7 +65,12 @@ class BatchStream(ABC):
         return []
 
     def close(self) -> None:  # noqa: B027  (there may be nothing to do)
-        """Gives up what is in flight, as a stream that has anything does at its end."""
+        """Gives up what is in flight."""
+
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end threads and processes were ended before, and modules may be empty by now.
+        if not _is_finalizing():
+            self.close()
 
     def shut_down(self) -> None:
         """Closes the stream, and ends worker processes that would be kept for another epoch."""

@@ -103,8 +103,6 @@ class ThreadStream(PythonStream):
             batch.dropped = True
         self._pending = deque()
 
-    __del__ = close
-
     def _fill(self) -> None:
         while self._batches is not None and len(self._pending) < self._allowed():
             if self._pending and self._nbytes() + self._largest > self._config.memory_budget:

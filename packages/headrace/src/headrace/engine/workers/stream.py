@@ -73,8 +73,6 @@ class WorkerStream(PythonStream):
         if give_back is not None:
             give_back(self.pool)
 
-    __del__ = close
-
     def _next(self) -> Any:
         if self._give_back is None:
             raise StopIteration
