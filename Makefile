@@ -172,10 +172,10 @@ $(DOCS_STAMP): pyproject.toml tools/build-tools.py | $(SYSTEM_STAMP)
 
 # Silences the announcement of MkDocs 2, which is not a problem of these pages.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-docs: $(DOCS_STAMP) ## Build the documentation site in $(BUILD)/site; warnings and broken links are errors
+docs: $(PACKAGE) $(DOCS_STAMP) ## Build the documentation site in $(BUILD)/site; warnings and broken links are errors
 	$(MKDOCS) build --strict --quiet --site-dir $(BUILD)/site
 
-docs-serve: $(DOCS_STAMP) ## Serve the documentation site on http://127.0.0.1:8000, rebuilt when pages change
+docs-serve: $(PACKAGE) $(DOCS_STAMP) ## Serve the documentation site on http://127.0.0.1:8000, rebuilt when pages change
 	$(MKDOCS) serve
 
 lock: $(DEV_STAMP) $(DOCS_STAMP) ## Write the versions that CI installs to tools/constraints.txt
