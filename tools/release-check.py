@@ -160,7 +160,7 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             status = None
-    lines = log.read_text(errors="replace").splitlines()
+    lines = log.read_text(errors="replace").replace(f"{checkout}/", "").splitlines()
     seconds = time.monotonic() - start
     if status == 0:
         summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
