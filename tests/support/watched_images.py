@@ -13,7 +13,7 @@ from PIL import Image
 class Watched:
     """Random images; each request is a line in `log`: index and process.
 
-    Those of the second half wait until so many processes as `together` have made requests, for two minutes.
+    Those of the second half wait, for at most two minutes, until `together` processes have made requests.
     """
 
     def __init__(self, count: int, log: Path, together: int = 1) -> None:

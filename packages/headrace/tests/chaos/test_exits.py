@@ -173,7 +173,7 @@ next(batches)
 
 
 @pytest.mark.parametrize("kind", ["native", "process", "thread"])
-def test_a_script_that_holds_an_iterator_ends_without_a_word(kind: str, tmp_path: Path) -> None:
+def test_a_script_that_holds_an_iterator_prints_nothing_at_its_end(kind: str, tmp_path: Path) -> None:
     image_folder(tmp_path, 40)
     command = [sys.executable, "-c", HELD_BY_THE_SCRIPT, str(tmp_path), kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
