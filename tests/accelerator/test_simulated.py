@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -106,6 +107,15 @@ def test_threads_use_the_accelerator_under_sanitizers(sanitizer: str, tmp_path: 
 def test_the_table_of_rules_is_that_of_the_script() -> None:
     text = (ROOT / "docs/hazards.md").read_text()
     assert "\n".join(["-->", *hazards.table(), "<!-- end of table -->"]) in text
+
+
+@pytest.mark.parametrize("rule", hazards.RULES, ids=lambda rule: rule.text)
+def test_a_rule_names_code_and_a_test_that_exist(rule: hazards.Rule) -> None:
+    module = importlib.util.find_spec(f"headrace.{rule.module}")
+    assert module is not None
+    assert module.origin is not None
+    assert Path(module.origin).read_text().count(rule.code) == 1
+    assert f"def {rule.test.partition('[')[0]}(" in (ROOT / hazards.FEED).read_text()
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,8 @@ from torch.utils import data
 import headrace
 from headrace._native import deferred as memory
 from support.equal import same
+from support.extras import integration
 from support.jpegs import jpeg
-
-if importlib.util.find_spec("ultralytics") is None:
-    pytest.skip("ultralytics isn't installed (pip install 'headrace[integrations]')", allow_module_level=True)
 
 COUNT = 8
 STRONG = {"degrees": 15.0, "shear": 5.0, "perspective": 5e-4, "flipud": 0.5, "mixup": 0.3, "hsv_h": 0.1}
@@ -33,7 +31,7 @@ def _imported() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Image, "open", Image.open)
         patch.setattr(torch, "save", torch.save)
-        importlib.import_module("ultralytics")
+        integration("ultralytics")
         yield
 
 
