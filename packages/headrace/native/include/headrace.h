@@ -28,12 +28,12 @@ extern "C" {
  * number. */
 #define HR_ABI_VERSION 25
 
-#define HR_STAGES 5   /* read, parse, decode, resize, store */
-#define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
+#define HR_STAGES 5            /* read, parse, decode, resize, store */
+#define HR_DECODERS 8          /* room for the decoders' table; unused entries are 0 */
 #define HR_INFLATED (1u << 30) /* beside the decoders: the file is what hr_png_inflate() gave */
 #define HR_LUMA (1u << 29) /* beside the decoders: all channels of a JPEG in color are its luma */
-#define HR_PARAMS 24  /* of an op */
-#define HR_DRAWS 32   /* of an op */
+#define HR_PARAMS 24       /* of an op */
+#define HR_DRAWS 32        /* of an op */
 
 typedef enum hr_code { /* the same values as headrace::Code (status.h) */
                        HR_OK = 0,
@@ -76,9 +76,10 @@ typedef struct hr_pipeline {
   int32_t layout;                /* 0 NCHW, 1 NHWC */
   int32_t pillow_vertical_first; /* 1: resize like Pillow >= 13, 0: like Pillow 12 */
   uint32_t decoders;             /* bit i: decoder i of hr_decoder_name() may be used */
-  int32_t channels; /* of every output: 3, or 1 for the first of three equal ones; 4: as Pillow keeps
-                     * RGB in memory, a fourth byte of 255 after each pixel (uint8 NHWC, no table) */
-  int32_t gray;                  /* 1: files are decoded as convert("L") gives them, three times */
+  /* Of every output: 3, or 1 for the first of three equal ones; 4: as Pillow keeps RGB in memory, a
+   * fourth byte of 255 after each pixel (uint8 NHWC, no table) */
+  int32_t channels;
+  int32_t gray;    /* 1: files are decoded as convert("L") gives them, three times */
   int32_t upright; /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
   int32_t views;   /* images that a sample consists of, which the ops give one below the other and
                     * which are stored one after the other, each of height / views; 0: one */
@@ -264,9 +265,9 @@ typedef struct hr_render_job {
   int32_t patches[4]; /* the edge of the squares that the image is cut into, if not 0: one after
                        * another, in blocks of patches[1] × patches[1] of them, and each plane
                        * patches[2] times. The last isn't used */
-  const hr_pipeline* pipeline;   /* what is done to the window; it must not be NULL */
-  const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
-  void* output;                  /* one sample of the pipeline, its frame or its patches */
+  const hr_pipeline* pipeline; /* what is done to the window; it must not be NULL */
+  const hr_draw* draws;        /* [pipeline->op_count], as for hr_apply_ops() */
+  void* output;                /* one sample of the pipeline, its frame or its patches */
 } hr_render_job;
 
 /* size[2]: width and height in pixels, from the header of an image file that native code reads. */
@@ -350,8 +351,9 @@ HR_API int32_t hr_image_fill_check(const hr_image_fill* image);
  * is decoded as Pillow does, which makes do with what there is. */
 HR_API int32_t hr_fill_image(void* context, uint8_t* out, uint64_t size);
 
-/* Makes images[i] at outputs[i] as hr_fill_image() does, in the layout layouts[i], or its own if that
- * is -1. Images of the same file are made together. If a job has no pipeline, its data are copied. */
+/* Makes images[i] at outputs[i] as hr_fill_image() does, in the layout layouts[i], or its own if
+ * that is -1. Images of the same file are made together. If a job has no pipeline, its data are
+ * copied. */
 HR_API int32_t hr_images_render(const hr_image_fill* const* images, void* const* outputs,
                                 const int32_t* layouts, int32_t count);
 

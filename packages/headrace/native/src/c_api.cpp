@@ -522,7 +522,8 @@ int32_t hr_fill_image(void* context, uint8_t* out, uint64_t) {
 int32_t hr_images_render(const hr_image_fill* const* images, void* const* outputs,
                          const int32_t* layouts, int32_t count) {
   return guarded([&]() -> int32_t {
-    const Code code = headrace::render_images(&this_threads_renderer(), images, outputs, layouts, count);
+    const Code code =
+        headrace::render_images(&this_threads_renderer(), images, outputs, layouts, count);
     return code == Code::kOk ? HR_OK : fail(code);
   });
 }

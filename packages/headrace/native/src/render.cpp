@@ -81,15 +81,14 @@ void store_patches(const ConstImageView& rendered, const SampleOutput& out, cons
   const int block = size * merged;
   for (int y = 0; y < rendered.height; y += block) {
     for (int x = 0; x < rendered.width; x += block) {
-      for (int i = 0; i < merged * merged; ++i)
-        store(x + i % merged * size, y + i / merged * size);
+      for (int i = 0; i < merged * merged; ++i) store(x + i % merged * size, y + i / merged * size);
     }
   }
 }
 
 // Of images of the same file.
 Code render_together(Renderer* renderer, const hr_image_fill& image,
-                            std::vector<hr_render_job>* jobs) {
+                     std::vector<hr_render_job>* jobs) {
   const int count = static_cast<int>(jobs->size());
   if (image.pixels != nullptr) {
     const Size size = {image.width, image.height};

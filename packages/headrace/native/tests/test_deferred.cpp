@@ -48,8 +48,7 @@ int32_t fill_pattern(void* context, uint8_t* out, uint64_t size) {
 }
 
 uint8_t* take(uint64_t size, uint64_t seed) {
-  return static_cast<uint8_t*>(
-      hr_deferred_take(size, fill_pattern, reinterpret_cast<void*>(seed)));
+  return static_cast<uint8_t*>(hr_deferred_take(size, fill_pattern, reinterpret_cast<void*>(seed)));
 }
 
 bool is_right(const volatile uint8_t* memory, uint64_t size, uint64_t seed) {
@@ -267,9 +266,8 @@ void test_other_faults_end_the_process() {
     auto* const failing = static_cast<volatile uint8_t*>(hr_deferred_take(1000, fill, nullptr));
     CHECK(failing != nullptr && failing[0] == 0);
   };
-  CHECK(died(outcome([&] {
-    touch([](void*, uint8_t*, uint64_t) -> int32_t { return HR_OUT_OF_MEMORY; });
-  })));
+  CHECK(died(outcome(
+      [&] { touch([](void*, uint8_t*, uint64_t) -> int32_t { return HR_OUT_OF_MEMORY; }); })));
   CHECK(died(outcome([&] {
     touch([](void*, uint8_t*, uint64_t) -> int32_t {
       *nowhere() = 1;
@@ -322,7 +320,8 @@ int main() {
   test_threads_take_and_give();
   test_small_stack();
 #if !defined(__SANITIZE_THREAD__)
-  // ThreadSanitizer has no support for threads that a forked child starts, here in a signal handler.
+  // ThreadSanitizer has no support for threads that a forked child starts, here in a signal
+  // handler.
   test_forks();
   test_forks_amid_fills();
 #endif

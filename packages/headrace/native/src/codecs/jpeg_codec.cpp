@@ -3,8 +3,8 @@
 
 #include "../jpeg/own_frame.h"
 #include "../jpeg/own_tables.h"
-#include "headrace.h"
 #include "codec.h"
+#include "headrace.h"
 
 namespace headrace {
 namespace {

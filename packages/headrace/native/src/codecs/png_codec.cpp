@@ -2,13 +2,13 @@
 // pixels mean is said here, as Pillow says it. Interlaced files are left to Pillow.
 #include <libdeflate.h>
 
-#include <cstdlib>
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "../pixels.h"
-#include "headrace.h"
 #include "codec.h"
+#include "headrace.h"
 #include "png_file.h"
 
 namespace headrace {
@@ -150,9 +150,9 @@ class ImageData {
   png::Decompressor decompressor_{libdeflate_alloc_decompressor()};
   Buffer joined_;
   Buffer memory_;
-  uint8_t* rows_ = nullptr;  // of the first row's filter
+  uint8_t* rows_ = nullptr;            // of the first row's filter
   const uint8_t* filtered_ = nullptr;  // the same before unfilter()
-  size_t stride_ = 0;        // bytes of a row and its filter
+  size_t stride_ = 0;                  // bytes of a row and its filter
   int height_ = 0;
   int pixel_ = 0;  // bytes of a pixel, at least 1
 };
@@ -301,8 +301,8 @@ Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, 
   if ((allowed >> number_ & 1u) == 0 || header_.interlaced) return Code::kUnsupported;
   const bool inflated = (allowed & HR_INFLATED) != 0;
   const uint8_t* const content = data_ + header_.data_begin + 8;
-  const Code code = inflated ? image_data_.open_inflated(content, header_)
-                             : image_data_.open(data_, header_);
+  const Code code =
+      inflated ? image_data_.open_inflated(content, header_) : image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
   read_colors();
   const auto bits = static_cast<size_t>(png::bits_per_pixel(header_));

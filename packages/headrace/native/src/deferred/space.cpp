@@ -32,7 +32,8 @@ constexpr SizeRow kRows[] = {
 };
 
 uint64_t page_size() {
-  static const uint64_t size = std::max<uint64_t>(kPage, static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+  static const uint64_t size =
+      std::max<uint64_t>(kPage, static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
   return size;
 }
 

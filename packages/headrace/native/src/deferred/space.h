@@ -28,9 +28,7 @@ struct Slot {
   uint64_t size;  // in bytes
 
   State now() const { return static_cast<State>(state.load(std::memory_order_acquire)); }
-  void become(State next) {
-    state.store(static_cast<uint32_t>(next), std::memory_order_release);
-  }
+  void become(State next) { state.store(static_cast<uint32_t>(next), std::memory_order_release); }
   // False if it isn't `from` any more.
   bool change(State from, State to) {
     uint32_t expected = static_cast<uint32_t>(from);

@@ -85,8 +85,8 @@ struct Loops {
   void (*opencv_to_hsv)(uint8_t* row, int width, const int32_t saturations[256],
                         const int32_t hues[256]);
   void (*opencv_from_hsv)(uint8_t* row, int width, bool rounded);
-  // Pixels of a row of a warp: of OpenCV 4 from their places in 32nds of a pixel, or in pixels if it
-  // isn't linear, in arrays of whole registers; of OpenCV 5 those from column `begin` to `end`,
+  // Pixels of a row of a warp: of OpenCV 4 from their places in 32nds of a pixel, or in pixels if
+  // it isn't linear, in arrays of whole registers; of OpenCV 5 those from column `begin` to `end`,
   // where the last ones of a row round otherwise.
   void (*opencv_warp_fixed)(const ImageView& source, const OpencvAround& around, bool linear,
                             const int32_t* x, const int32_t* y, int count, uint32_t* out);

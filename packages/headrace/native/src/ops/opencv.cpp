@@ -171,8 +171,8 @@ const Op kOpencvContrast = {"opencv_contrast", nullptr, nullptr, nullptr,
                             nullptr,           nullptr, contrast};
 const Op kOpencvFromHsv = {"opencv_from_hsv", check_from_hsv, nullptr, nullptr,
                            nullptr,           nullptr,        from_hsv};
-const Op kOpencvSaturation = {"opencv_saturation", nullptr, nullptr,   nullptr,
-                              nullptr,             nullptr, saturation};
+const Op kOpencvSaturation = {"opencv_saturation", nullptr, nullptr, nullptr, nullptr, nullptr,
+                              saturation};
 const Op kOpencvToHsv = {"opencv_to_hsv", nullptr, nullptr, nullptr, nullptr, nullptr, to_hsv};
 const Op kOpencvWarp = {"opencv_warp", check_warp_to, nullptr, nullptr, warp_size, nullptr, warp};
 

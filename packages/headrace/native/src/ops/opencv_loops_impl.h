@@ -95,8 +95,7 @@ template <typename Blend>
 inline Ints opencv_blended(const ImageView& source, const OpencvAround& around, Ints x, Ints y,
                            const Blend& blend) {
   Ints p[4];
-  for (int k = 0; k < 4; ++k)
-    p[k] = opencv_pixels_at(source, around, x + (k & 1), y + (k >> 1));
+  for (int k = 0; k < 4; ++k) p[k] = opencv_pixels_at(source, around, x + (k & 1), y + (k >> 1));
   const auto channel = [&](Ints (*of)(Ints)) {
     return blend(of(p[0]), of(p[1]), of(p[2]), of(p[3]));
   };
@@ -252,8 +251,8 @@ void opencv_filter_row(const uint8_t* padded, const OpencvFilter& filter, int wi
     Floats sums[kSums] = {};
     for (int k = 0; k < filter.size; ++k)
       for (int j = 0; j < kSums; ++j)
-        sums[j] = fused(load_floats(levels + i + j * kLanes + 4 * k), all(filter.weights[k]),
-                        sums[j]);
+        sums[j] =
+            fused(load_floats(levels + i + j * kLanes + 4 * k), all(filter.weights[k]), sums[j]);
     std::memcpy(out + i, sums, sizeof sums);
   }
   for (; i < 4 * width; i += kLanes) {

@@ -101,7 +101,7 @@ struct Resizer::State {
   OpencvResizer opencv;
 };
 
-Resizer::Resizer() : state_(new (std::nothrow) State) {}
+Resizer::Resizer() : state_(new(std::nothrow) State) {}
 Resizer::~Resizer() = default;
 
 Code Resizer::run(const ResizeJob& job, const PillowRules& rules, const Rect& footprint,

@@ -9,13 +9,7 @@
 namespace headrace {
 
 // Values are part of the C ABI.
-enum class Dtype : int32_t {
-  kUint8 = 0,
-  kFloat16 = 1,
-  kBfloat16 = 2,
-  kFloat32 = 3,
-  kInt64 = 4
-};
+enum class Dtype : int32_t { kUint8 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat32 = 3, kInt64 = 4 };
 enum class Layout : int32_t { kNchw = 0, kNhwc = 1 };
 
 constexpr size_t dtype_size(Dtype dtype) {
