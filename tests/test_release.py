@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,3 +45,48 @@ def test_a_release_passes_the_check_of_its_tag(copy: Path) -> None:
     assert "newTag: 9.8.7" in (copy / "deploy" / "kubernetes" / "train" / "kustomization.yaml").read_text()
     loader = (ROOT / "packages" / "headrace" / "pyproject.toml").read_text().splitlines()
     assert len(set(loader) - set((copy / "packages/headrace/pyproject.toml").read_text().splitlines())) == 1
+
+
+def test_checks_of_a_release_continue_and_tell_what_they_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("release_check", ROOT / "tools" / "release-check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    checks = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "release_check", checks)
+    spec.loader.exec_module(checks)
+    output = r"SKIPPED [3] tests/test_a.py:1: no accelerator\nlint: the format is NOT checked\n= 5 passed =\n"
+    ready = tmp_path / "ready"
+    fine = checks.Check("fine", f"printf '{output}'")
+    broken = checks.Check("broken", f"echo $PWD/log; test -e {ready}")
+    absent = checks.Check("absent", "true", needs=("no-such-program",))
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    monkeypatch.setattr(checks, "CHECKS", (fine, broken, absent, checks.Check("later", "true")))
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    for command in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "First")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+
+    def run(*names: str) -> tuple[int, list[str], str]:
+        record = tmp_path / "record.json"
+        arguments = ["--folder", str(tmp_path / "work"), "--record", str(record), "--only", *names]
+        monkeypatch.setattr(sys, "argv", ["release-check.py", *arguments])
+        code = checks.main()
+        ended = re.findall(r"  (\w+): (?:passed|failed|not run)$", capsys.readouterr().out, re.MULTILINE)
+        return code, ended, record.with_suffix(".md").read_text()
+
+    code, ended, page = run("fine", "broken", "absent")
+    assert (code, ended) == (1, ["fine", "broken", "absent"])
+    rows = {line.split(" | ")[0][2:]: line.split(" | ") for line in page.splitlines() if line[:2] == "| "}
+    assert [rows[name][2] for name in ("fine", "broken", "absent", "later")] == [
+        "passed", "failed", "not run", "not run",
+    ]  # fmt: skip
+    assert "5 passed" in rows["fine"][-1]
+    assert "no-such-program not installed" in rows["absent"][-1]
+    assert "```text\n3 skipped: no accelerator\nlint: the format is NOT checked\n```" in page
+    assert "```text\nlog\n```" in page  # without the folder of the checkout
+    ready.touch()
+    code, ended, page = run("fine", "broken")
+    assert (code, ended) == (0, ["broken"])
+    assert "| broken |" in page
+    assert "| failed |" not in page

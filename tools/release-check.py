@@ -120,7 +120,7 @@ class Result:
         outcome: "passed", "failed" or "not run".
         seconds: that it took.
         date: when it ended, in UTC.
-        text: the reason, or the summary of its tests; then the end of its output, or why tests were skipped.
+        text: the reason, or the summary of its tests; then the end of its output, or what it left out.
         machine: on which it ran.
     """
 
@@ -164,26 +164,29 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
     seconds = time.monotonic() - start
     if status == 0:
         summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
-        return Result("passed", seconds, now(), "\n".join([*summary, *skipped(lines)]), machine())
+        return Result("passed", seconds, now(), "\n".join([*summary, *left_out(lines)]), machine())
     reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
     return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), machine())
 
 
-def skipped(lines: list[str]) -> list[str]:
-    """Why pytest skipped tests, such as ``11: needs two GPUs``."""
+def left_out(lines: list[str]) -> list[str]:
+    """What a check that passed did not do: why pytest skipped tests, such as ``11 skipped: no accelerator``,
+    and lines of programs that say that they are NOT run."""
     reasons = Counter[str]()
     for line in lines:
         if found := re.fullmatch(r"SKIPPED \[(\d+)\] \S+: (.*)", line):
             reasons[found[2]] += int(found[1])
-    return [f"{count} skipped: {reason}" for reason, count in reasons.most_common()]
+    skipped = [f"{count} skipped: {reason}" for reason, count in reasons.most_common()]
+    return skipped + [line for line in lines if re.search(r"\bNOT (run|checked)\b", line)]
 
 
 def machine() -> str:
-    """The processor and the number of its cores that can be used, and the system."""
+    """The processor and the number of its cores that can be used, the system, and Python's version."""
     described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     name = re.search(r"model name\s*: (.*)", described)
     cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores of {name[1] if name else platform.machine()}, {platform.platform()}"
+    processor = name[1] if name else platform.machine()
+    return f"{cores} cores of {processor}, {platform.platform()}, Python {platform.python_version()}"
 
 
 def now() -> str:
@@ -191,10 +194,11 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
-def git(*arguments: str, folder: Path = ROOT) -> str:
-    """The output of a git command."""
+def git(*arguments: str, folder: Path | None = None) -> str:
+    """The output of a git command, in the repository if no other folder is given."""
     command = ["git", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(command, cwd=folder or ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def page(commit: str, results: dict[str, Result]) -> str:
@@ -203,17 +207,19 @@ def page(commit: str, results: dict[str, Result]) -> str:
     lines = [
         f"# Checks of commit {commit}",
         "",
-        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. "
-        f"Run on {' and on '.join(machines)}, Python {platform.python_version()}.",
+        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. Machines:",
         "",
-        "| check | command | outcome | minutes | ended (UTC) | |",
-        "|---|---|---|---|---|---|",
+        *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
+        "",
+        "| check | command | outcome | minutes | ended (UTC) | machine | |",
+        "|---|---|---|---|---|---|---|",
     ]
     for check in CHECKS:
         result = results.get(check.name, Result("not run", 0.0, "", "left out so far"))
         text = result.text.splitlines()[0] if result.text else ""
-        minutes = f"{result.seconds / 60:.0f}"
-        cells = check.name, f"`{check.command}`", result.outcome, minutes, result.date, text
+        minutes = f"{result.seconds / 60:.0f}" if result.seconds else ""
+        number = str(machines.index(result.machine) + 1) if result.machine else ""
+        cells = check.name, f"`{check.command}`", result.outcome, minutes, result.date, number, text
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     for name, result in results.items():
         details = result.text.splitlines()[1:]
