@@ -58,14 +58,18 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     spec.loader.exec_module(checks)
     output = r"SKIPPED [3] tests/test_a.py:1: no accelerator\nlint: the format is NOT checked\n= 5 passed =\n"
     ready = tmp_path / "ready"
-    fine = checks.Check("fine", f"printf '{output}'")
-    broken = checks.Check("broken", f"echo $PWD/log; test -e {ready}")
+    fine = checks.Check("fine", f"printf '{output}'", ("native",))
+    broken = checks.Check("broken", f"echo $PWD/log; test -e {ready}", (":!docs",))
     absent = checks.Check("absent", "true", needs=("no-such-program",))
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     monkeypatch.setattr(checks, "CHECKS", (fine, broken, absent, checks.Check("later", "true")))
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    for command in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "First")):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+
+    def git(*command: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "First")
 
     def run(*names: str) -> tuple[int, list[str], str]:
         record = tmp_path / "record.json"
@@ -90,3 +94,18 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     assert (code, ended) == (0, ["broken"])
     assert "| broken |" in page
     assert "| failed |" not in page
+
+    def commit(file: str) -> None:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("changed")
+        git("add", file)
+        git("commit", "-q", "-m", file)
+
+    commit("docs/page.md")
+    code, ended, page = run("fine", "broken")
+    assert (code, ended) == (0, [])
+    assert "# Checks of commit" in page
+    commit("code.py")
+    assert run("fine", "broken")[1] == ["broken"]
+    commit("native/code.cpp")
+    assert run("fine", "broken")[1] == ["fine", "broken"]

@@ -23,7 +23,7 @@ grep -rLE '<jpeglib.h>|<jconfig.h>|<libdeflate.h>|<webp/|"libjpeg_' packages/hea
 ar rcs "$build/headrace.a" "$build"/*.o
 
 # Nor those of the C interface, which the library of this build leaves out: it names the codec libraries.
-for test in $(grep -LE '"(jpegs|pool_world).h"|hr_apply_ops' packages/headrace/native/tests/*.cpp); do
+for test in $(grep -LE '"(jpegs|pool_world).h"|\bhr_\w+\(' packages/headrace/native/tests/*.cpp); do
   name=$(basename "$test" .cpp)
   "$compiler" "${flags[@]}" -static "$test" "$build/headrace.a" -o "$build/$name"
   "$emulator" "$build/$name"

@@ -7,8 +7,9 @@
 The commit is checked out in a folder of its own, so that the working tree may change meanwhile. Results are
 kept after each check, in docs/release-check.json with a page beside it: run the command again after an
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
-is no longer the newest). A check that needs a program which this machine lacks is listed as not run, with the
-program's name.
+is no longer the newest). A check that passed on an earlier commit is not repeated if none of the files that
+it depends on has changed since. A check that needs a program which this machine lacks is listed as not run,
+with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -28,6 +29,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 15  # of the output of a check that failed
@@ -38,6 +40,15 @@ INTEGRATIONS = (
     " $(.venv/bin/python tools/build-tools.py --only integrations ray) fastai mmengine"
 )
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+# What checks depend on, as pathspecs of git.
+NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
+PROGRAMS = (
+    *NATIVE,
+    *("packages/headrace/src", "packages/headrace/tests/chaos", "packages/headrace/tests/fuzz"),
+    *("tests/support", "tools/fuzz.py", "tools/mutate.py"),
+)
+CODE = (":!*.md", ":!docs", ":!benchmarks/results", ":!tools/release-check.py")
+ALL = (":!docs/release-check.*",)
 
 
 @dataclass(frozen=True)
@@ -47,33 +58,34 @@ class Check:
     Attributes:
         name: what it is called on the command line and on the page.
         command: run by bash in the root of the checkout.
+        inputs: the files that it depends on, as pathspecs of git.
         hours: at most; it has failed if it takes longer.
         needs: programs without which it can't run.
     """
 
     name: str
     command: str
+    inputs: tuple[str, ...] = CODE
     hours: float = 1.0
     needs: tuple[str, ...] = ()
 
 
 def long(name: str, selected: str, hours: float) -> Check:
     """A part of `make test-long`; all parts together are the whole."""
-    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", hours)
+    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", hours=hours)
 
 
 def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()) -> Check:
     """The default tests in a virtual environment of their own, which takes 5 GB and is removed again."""
     folder = f".venv-{name}"
-    return Check(
-        name, f"{before}make test {options} VENV={folder} && rm -rf {folder}".replace("  ", " "), 1.0, needs
-    )
+    command = f"{before}make test {options} VENV={folder} && rm -rf {folder}".replace("  ", " ")
+    return Check(name, command, needs=needs)
 
 
 CHECKS = (
-    Check("test", "make test"),
-    Check("lint", "make lint"),
-    Check("docs", "make docs"),
+    Check("test", "make test", ALL),
+    Check("lint", "make lint", ALL),
+    Check("docs", "make docs", ALL),
     apart("oldest", "TORCH=2.7.1 TORCHVISION=0.22.1 PILLOW=12.0.0"),  # of what is supported
     apart("pillow-12", "PILLOW=12.0.0"),
     *(
@@ -87,28 +99,30 @@ CHECKS = (
     long("exits", f"{TESTS}/chaos", 4),
     long("test-long-rest", f"--ignore={TESTS}/integrations --ignore={TESTS}/chaos", 8),
     apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
-    Check("native-test", "make native-test"),
+    Check("native-test", "make native-test", NATIVE),
     Check(
         "native-test-without-codecs",
         "make native-test BUILD=build/plain CMAKE_OPTIONS='-DHEADRACE_PNG=OFF -DHEADRACE_WEBP=OFF'",
+        NATIVE,
     ),
-    Check("neon-test", "make neon-test", needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
-    Check("tidy", "make tidy", 2, ("clang-tidy", "clang++")),
-    Check("asan", "make asan MUTATIONS=100000", 4),
-    Check("tsan", "make tsan"),
-    Check("valgrind", "make valgrind", needs=("valgrind",)),
-    Check("fuzz", "make fuzz FUZZ_SECONDS=300", 4),
-    Check("fuzz-chains", "make fuzz-chains PAIRS=2000000", 4),
-    Check("fuzz-chains-asan", "make fuzz-chains-asan PAIRS=200000", 4),
-    Check("fuzz-images", "make fuzz-images FILES=20000", 2),
-    Check("chaos", "make chaos", 2),
-    Check("soak", "make soak SOAK_SECONDS=1800"),
+    Check("neon-test", "make neon-test", NATIVE, needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
+    Check("tidy", "make tidy", NATIVE, 2, ("clang-tidy", "clang++")),
+    Check("asan", "make asan MUTATIONS=100000", PROGRAMS, 4),
+    Check("tsan", "make tsan", NATIVE),
+    Check("valgrind", "make valgrind", NATIVE, needs=("valgrind",)),
+    Check("fuzz", "make fuzz FUZZ_SECONDS=300", PROGRAMS, 4),
+    Check("fuzz-chains", "make fuzz-chains PAIRS=2000000", PROGRAMS, 4),
+    Check("fuzz-chains-asan", "make fuzz-chains-asan PAIRS=200000", PROGRAMS, 4),
+    Check("fuzz-images", "make fuzz-images FILES=20000", PROGRAMS, 2),
+    Check("chaos", "make chaos", PROGRAMS, 2),
+    Check("soak", "make soak SOAK_SECONDS=1800", PROGRAMS),
     Check("wheel-check", "make wheel-check"),
     Check("cross-wheel", "make cross-wheel", needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
     Check("audit", "make audit"),
     Check("demo", "make demo"),
     Check("bench-quick", "make bench-quick"),
-    Check("measured", "python3 benchmarks/measure.py --list"),  # on this commit's code and this machine
+    # That what benchmarks/measure.py lists was measured with this commit's code, on this machine.
+    Check("measured", "python3 benchmarks/measure.py --list", ALL),
 )
 
 
@@ -122,6 +136,7 @@ class Result:
         date: when it ended, in UTC.
         text: the reason, or the summary of its tests; then the end of its output, or what it left out.
         machine: on which it ran.
+        commit: on which it ran.
     """
 
     outcome: str
@@ -129,6 +144,7 @@ class Result:
     date: str
     text: str
     machine: str = ""
+    commit: str = ""
 
 
 def missing_programs(check: Check) -> list[str]:
@@ -162,11 +178,12 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
             status = None
     lines = log.read_text(errors="replace").replace(f"{checkout}/", "").splitlines()
     seconds = time.monotonic() - start
+    where = machine(), git("rev-parse", "--short=12", "HEAD", folder=checkout)
     if status == 0:
         summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
-        return Result("passed", seconds, now(), "\n".join([*summary, *left_out(lines)]), machine())
+        return Result("passed", seconds, now(), "\n".join([*summary, *left_out(lines)]), *where)
     reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
-    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), machine())
+    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), *where)
 
 
 def left_out(lines: list[str]) -> list[str]:
@@ -201,31 +218,70 @@ def git(*arguments: str, folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
+def kept(record: dict[str, Any], commit: str) -> dict[str, Result]:
+    """The results of a record that hold for a commit."""
+    results = {name: Result(**fields) for name, fields in record.get("results", {}).items()}
+    inputs = {check.name: check.inputs for check in CHECKS}
+    return {
+        name: result
+        for name, result in results.items()
+        if name in inputs
+        and (
+            result.commit == commit
+            or (result.outcome == "passed" and same(result.commit, commit, inputs[name]))
+        )
+    }
+
+
+def same(commit: str, other: str, inputs: tuple[str, ...]) -> bool:
+    """Whether two commits have the same files in the paths of `inputs`."""
+    command = ["git", "diff", "--quiet", commit, other, "--", *inputs]
+    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def page(commit: str, results: dict[str, Result]) -> str:
     """The results as Markdown."""
     machines = sorted({result.machine for result in results.values() if result.machine})
     lines = [
         f"# Checks of commit {commit}",
         "",
-        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. Machines:",
+        f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. A result of an earlier commit",
+        "holds for this one: none of the files that the check depends on has changed since. Machines:",
         "",
         *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
         "",
-        "| check | command | outcome | minutes | ended (UTC) | machine | |",
-        "|---|---|---|---|---|---|---|",
+        "| check | command | outcome | minutes | ended (UTC) | commit | machine | |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for check in CHECKS:
         result = results.get(check.name, Result("not run", 0.0, "", "left out so far"))
         text = result.text.splitlines()[0] if result.text else ""
         minutes = f"{result.seconds / 60:.0f}" if result.seconds else ""
         number = str(machines.index(result.machine) + 1) if result.machine else ""
-        cells = check.name, f"`{check.command}`", result.outcome, minutes, result.date, number, text
+        cells = (
+            check.name,
+            f"`{check.command}`",
+            result.outcome,
+            minutes,
+            result.date,
+            result.commit,
+            number,
+            text,
+        )
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     for name, result in results.items():
         details = result.text.splitlines()[1:]
         if details:
             lines += ["", f"## {name}", "", "```text", *details, "```"]
     return "\n".join(lines) + "\n"
+
+
+def save(record: Path, commit: str, results: dict[str, Result]) -> None:
+    """Writes the record and, beside it, the page."""
+    content = {"results": {name: asdict(result) for name, result in results.items()}}
+    record.with_suffix(".new").write_text(json.dumps(content, indent=1) + "\n")
+    record.with_suffix(".new").replace(record)
+    record.with_suffix(".md").write_text(page(commit, results))
 
 
 def main() -> int:
@@ -255,11 +311,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         git("clone", "--quiet", "--no-checkout", str(ROOT), str(checkout))
         git("checkout", "--quiet", "--detach", commit, folder=checkout)
-    kept = arguments.record
-    record = json.loads(kept.read_text()) if kept.exists() else {}
-    results = {}
-    if record.get("commit") == commit:
-        results = {name: Result(**fields) for name, fields in record["results"].items()}
+    results = kept(json.loads(arguments.record.read_text()), commit) if arguments.record.exists() else {}
+    save(arguments.record, commit, results)
     for check in CHECKS:
         if arguments.only and check.name not in arguments.only:
             continue
@@ -268,10 +321,7 @@ def main() -> int:
         print(f"{now()}  {check.name}: {check.command}", flush=True)
         results[check.name] = run(check, checkout, folder / f"{check.name}.log")
         print(f"{now()}  {check.name}: {results[check.name].outcome}", flush=True)
-        record = {"commit": commit, "results": {name: asdict(result) for name, result in results.items()}}
-        kept.with_suffix(".new").write_text(json.dumps(record, indent=1) + "\n")
-        kept.with_suffix(".new").replace(kept)
-        kept.with_suffix(".md").write_text(page(commit, results))
+        save(arguments.record, commit, results)
     return int(any(result.outcome == "failed" for result in results.values()))
 
 
