@@ -27,7 +27,6 @@
 #include "sample.h"
 
 using headrace::Code;
-using headrace::Dtype;
 using headrace::fail;
 using headrace::guarded;
 using headrace::kMaxEdge;

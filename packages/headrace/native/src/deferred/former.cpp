@@ -47,14 +47,13 @@ void FormerHandlers::pass_on(int number, siginfo_t* info, void* context) {
   const int left = again ? left_ : count_.load();
   const struct sigaction* const action = left > 0 ? &actions_[left - 1] : nullptr;
   if (first || again) left_ = left - 1;
+  const sighandler_t handler = action != nullptr ? action->sa_handler : SIG_DFL;
   if (action != nullptr && (action->sa_flags & SA_SIGINFO) != 0) {
     action->sa_sigaction(number, info, context);
-  } else if (action == nullptr || action->sa_handler == SIG_DFL) {
+  } else if (handler != SIG_DFL && handler != SIG_IGN) {
+    handler(number);
+  } else if (handler == SIG_DFL || info->si_code > 0) {  // the kernel lets nobody ignore a fault
     leave_to_kernel(number, info);
-  } else if (action->sa_handler != SIG_IGN) {
-    action->sa_handler(number);
-  } else if (info->si_code > 0) {
-    leave_to_kernel(number, info);  // the kernel lets nobody ignore a fault
   }
   if (first) passing_.store(0);
 }
