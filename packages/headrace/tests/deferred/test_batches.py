@@ -252,6 +252,7 @@ def in_all_ways(samples: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.parametrize(
     "end",
     [(v1.ToTensor(), v1.Normalize(MEAN, STD)), (v1.ToTensor(), v1.ConvertImageDtype(torch.float16))],

@@ -208,6 +208,7 @@ def ilsvrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted")  # from torchvision
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_ilsvrc_downloads_equal_the_extracted_folder(ilsvrc: Path, split: str) -> None:
     tar = ilsvrc / "download" / f"ILSVRC2012_img_{split}.tar"
@@ -221,6 +222,7 @@ def test_ilsvrc_downloads_equal_the_extracted_folder(ilsvrc: Path, split: str) -
     assert verify(ilsvrc / "from_tar", against=ilsvrc / split).problems == ()
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted")  # from torchvision
 def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     download = ilsvrc / "download"
     with pytest.raises(headrace.PackError, match=r"holds two data sets: pack .*train\.tar and .*val\.tar"):
