@@ -19,6 +19,7 @@ from torch.utils import data
 
 import headrace
 from headrace._native import deferred as memory
+from support.deferred_images import needs_native
 from support.equal import same
 from support.jpegs import jpeg
 
@@ -104,6 +105,7 @@ def recording() -> Iterator[None]:
 @pytest.mark.parametrize("name", LATE)
 @pytest.mark.usefixtures("recording")
 def test_each_transform_is_recorded_and_gives_its_own_pixels(name: str) -> None:
+    needs_native("PNG")
     file = np.frombuffer(jpeg(np.random.default_rng(0), "4:2:0", 120, 100), np.uint8)
     always = {} if name in ("PadIfNeeded", "Normalize") else {"p": 1.0}
     for arguments, seed in itertools.product(LATE[name], range(4)):
@@ -118,6 +120,7 @@ def test_each_transform_is_recorded_and_gives_its_own_pixels(name: str) -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_gray_images_and_masks_are_recorded() -> None:
+    needs_native("PNG")
     file = np.frombuffer(jpeg(np.random.default_rng(0), "4:2:0", 120, 100), np.uint8)
     names = (
         "RandomResizedCrop",
@@ -224,6 +227,7 @@ def test_functions_that_the_program_replaced_are_left_alone(monkeypatch: pytest.
 
 
 def test_explain_says_what_runs_natively(files: Any) -> None:
+    needs_native("PNG")
     from support.opencv_datasets import Augmented
 
     loader = headrace.DataLoader(Augmented(files[0], "crop"), batch_size=4, num_workers=2)
@@ -242,6 +246,7 @@ def test_arrays_may_be_changed_kept_and_written(files: Any, tmp_path: Path) -> N
 
 
 def test_workers_know_what_earlier_ones_compared(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_native("PNG")
     from support.opencv_datasets import Augmented
 
     monkeypatch.setattr(opencv, "_verdicts", {})

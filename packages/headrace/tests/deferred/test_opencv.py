@@ -23,6 +23,7 @@ from headrace._native import deferred as memory
 from headrace._native import ffi
 from headrace.deferred import arrays
 from support import odd_jpegs, pngs
+from support.deferred_images import needs_native
 from support.jpegs import JPEG_KINDS, jpeg
 from support.odd_files import ODD_FILES, saved
 
@@ -44,6 +45,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_arrays_that_are_always_touched_are_filled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_native("PNG")
     monkeypatch.setattr(arrays, "MOST_UNUSED", 3)
     pixels = np.arange(90 * 60 * 3, dtype=np.uint8).reshape(90, 60, 3)
     data, late = png(pixels), []
@@ -191,6 +193,7 @@ def cut(name: str, pixels: Any, contiguous: Callable[[Any], Any]) -> Any:
 def test_each_function_gives_opencvs_own_pixels(
     name: str, data: st.DataObject, pixels: Any, view: str
 ) -> None:
+    needs_native("PNG")
     before = data.draw(st.lists(st.sampled_from(list(CALLS)).flatmap(CALLS.__getitem__), max_size=2))
     calls = [*before, data.draw(CALLS[name])]
     late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR if pixels.ndim == 3 else cv2.IMREAD_GRAYSCALE)
@@ -212,6 +215,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_each_function_leaves_its_array_untouched(name: str) -> None:
+    needs_native("PNG")
     pixels = np.random.default_rng(1).integers(0, 256, (60, 50, 3), dtype=np.uint8)
     late = cv2.imdecode(png(pixels), cv2.IMREAD_COLOR)
     assert untouched(getattr(cv2, name)(late[3:50, 40:7:-1], *SAMPLES[name]))
@@ -293,6 +297,7 @@ def test_files_are_read_as_opencv_reads_them(name: str, tmp_path: Path) -> None:
 
 
 def test_ordinary_files_are_late_and_missing_ones_none(tmp_path: Path) -> None:
+    needs_native("PNG")
     for name in ("JPEG 4:2:0", "png", "rotated by exif", "turned 3"):
         (tmp_path / "image").write_bytes(FILES[name]())
         assert untouched(cv2.imread(tmp_path / "image"))
@@ -321,6 +326,7 @@ def test_damaged_data_and_crops_are_read_as_opencv_reads_them(sampling: str) -> 
 
 @pytest.mark.parametrize("simd", ffi.simd_names())
 def test_all_instruction_sets_give_the_same(simd: str) -> None:
+    needs_native("PNG")
     ffi.simd_force(simd)
     try:
         assert all(map(opencv._fits, opencv._CALLS))
@@ -448,12 +454,15 @@ def test_after_a_comparison_that_fails_a_function_runs_as_it_is(monkeypatch: pyt
 
 
 def test_only_functions_that_are_called_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_native("PNG")
     monkeypatch.setattr(opencv, "_verdicts", {})
     cv2.flip(cv2.imdecode(png(np.zeros((9, 9, 3), np.uint8)), cv2.IMREAD_COLOR), 1)
     assert {name for name, _ in opencv._verdicts} == {"imread", "flip"}
 
 
 def test_a_function_that_differs_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_native("PNG")
+
     def inverted(*arguments: Any) -> Any:
         return 255 - OPENCVS["resize"](*arguments)
 
@@ -477,6 +486,7 @@ def test_later_changes_of_an_array_are_its_own() -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P"])
 def test_arrays_of_pillows_images_are_recorded_as_well(mode: str) -> None:
+    needs_native("PNG")
     calls: list[Call] = [
         ("resize", ((33, 21), None, 0, 0, cv2.INTER_NEAREST)),
         ("resize", ((120, 90), None, 0, 0, cv2.INTER_LINEAR)),

@@ -18,6 +18,7 @@ import headrace
 import headrace.testing
 from headrace._native.decoders import FORMATS, native_formats
 from support import odd_jpegs, pngs
+from support.deferred_images import needs_native
 from support.equal import same
 from support.images import check_first_sample, decoded_as_png
 from support.jpegs import jpeg
@@ -95,6 +96,7 @@ def gray(path: str) -> Image.Image:
 
 
 def test_gray_images_of_mixed_formats_equal_torchs_loader(tmp_path: Path) -> None:
+    needs_native("PNG")
     mixed_folder(tmp_path)
     dataset = ImageFolder(str(tmp_path), STEPS, loader=gray)
     loader = headrace.DataLoader(dataset, batch_size=7, num_workers=1)

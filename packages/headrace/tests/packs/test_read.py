@@ -27,6 +27,7 @@ from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
 from headrace.sources.tar_index import read_samples
+from support.deferred_images import needs_native
 from support.images import decoded_as_png
 from support.jpegs import image_folder
 from support.pack_folders import add
@@ -87,6 +88,8 @@ def test_native_batches_equal_those_of_the_folder(folder: ImageFolder, shards: P
 
 
 def test_a_pack_of_mixed_formats_runs_natively(tmp_path: Path) -> None:
+    needs_native("PNG")
+    needs_native("WEBP")
     src = image_folder(tmp_path / "src", 4)
     for i in range(8):
         image = Image.fromarray(np.full((30, 40, 3), 20 * i, np.uint8))

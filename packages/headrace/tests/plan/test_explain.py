@@ -18,6 +18,7 @@ from headrace.plan.segments import DatasetSegment, Step
 from headrace.plan.transform import NO_NATIVE_FORM
 from headrace.transforms import op as op_module
 from support.array_datasets import mnist
+from support.deferred_images import needs_native
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -116,6 +117,8 @@ def test_explain_of_a_refused_pipeline() -> None:
 
 
 def test_other_formats() -> None:
+    needs_native("PNG")
+    needs_native("WEBP")
     compare("formats", explain(make_plan(folder(TRAIN, ["a.bmp", "b.tiff"]))))
 
 

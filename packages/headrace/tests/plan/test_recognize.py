@@ -21,6 +21,7 @@ from headrace._native.decoders import FORMATS, missing_formats
 from headrace.plan.recognize import recognize_dataset
 from headrace.sources.kinds import InTensors, Recognized, Refusal
 from headrace.sources.kinds.lookup import OTHER_CLASS, STREAMED
+from support.deferred_images import needs_native
 from support.images import image_folder
 
 
@@ -228,6 +229,8 @@ def test_odd_targets_are_refused(root: Path) -> None:
 
 
 def test_folders_of_other_formats_are_left_to_pillow(tmp_path: Path) -> None:
+    needs_native("PNG")
+    needs_native("WEBP")
     dataset = ImageFolder(image_folder(tmp_path, 5, ".bmp"))
     assert refused(dataset).reason == (
         "0 of 5 files are JPEG or PNG or WEBP by extension: decoded by Pillow in worker processes instead"
@@ -235,6 +238,8 @@ def test_folders_of_other_formats_are_left_to_pillow(tmp_path: Path) -> None:
 
 
 def test_files_of_other_formats_are_left_to_pillow_one_by_one(root: Path) -> None:
+    needs_native("PNG")
+    needs_native("WEBP")
     dataset = ImageFolder(root)
     jpegs = [("a.jpg", 0)] * 9
     dataset.samples = [*jpegs, ("b.bmp", 0)]
