@@ -1,10 +1,10 @@
-"""Feeds the targets of tests/fuzz with mutated bytes, each for so many seconds, and says what was run.
+"""Feeds the targets of tests/support/fuzz_targets.py with mutated bytes, each for so many seconds.
 
     python tools/fuzz.py --seconds 60 [--only tar pack_index] [--keep FOLDER]
 
 Guided by coverage where atheris is installed (pip install atheris), else by a fixed seed. What a target fails
-at is left in FOLDER; run it again by ``--file FILE --only TARGET``, and put it into tests/fuzz/corpus/TARGET
-once it is mended.
+at is left in FOLDER; run it again by ``--file FILE --only TARGET``, and put it into
+packages/headrace/tests/fuzz/corpus/TARGET once it is mended.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent / "packages/headrace/tests"
-sys.path.insert(0, str(TESTS))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
 
 # No input may take longer.
 SECONDS_FOR_ONE = 20
@@ -100,7 +100,7 @@ def guided(name: str, arguments: argparse.Namespace) -> None:
 
 def corpus(name: str) -> list[Path]:
     """Inputs that failed once."""
-    return sorted((TESTS / "fuzz" / "corpus" / name).glob("*"))
+    return sorted((ROOT / "packages/headrace/tests/fuzz/corpus" / name).glob("*"))
 
 
 def memory() -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -249,7 +251,7 @@ class Terminal:
 
     def __init__(self, pid: int) -> None:
         self.master, self.slave = pty.openpty()
-        termios.tcsetwinsize(self.slave, (24, 80))
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.slave)
         ends: Any = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}

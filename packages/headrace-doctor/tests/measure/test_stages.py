@@ -286,16 +286,21 @@ def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pyte
     ]
 
 
+class Probe:
+    """A transform of the module: without `co_qualname`, on Python 3.10, no other class is found."""
+
+    def __init__(self, seen: list[tuple[Stage, str]]) -> None:
+        self.seen = seen
+
+    def __call__(self, image: object) -> object:
+        self.seen.append(stage_of(walk(sys._getframe()), "R", "Prefetch"))
+        return image
+
+
 def test_stacks_of_real_code_are_named_after_what_runs() -> None:
     """A stack of torchvision's own code, not typed by hand: as installed here."""
     seen: list[tuple[Stage, str]] = []
-
-    class Probe:
-        def __call__(self, image: object) -> object:
-            seen.append(stage_of(walk(sys._getframe()), "R", "Prefetch"))
-            return image
-
-    transforms.Compose([transforms.Lambda(lambda image: image), v2.Lambda(Probe()), Probe()])(None)
+    transforms.Compose([transforms.Lambda(lambda image: image), v2.Lambda(Probe(seen)), Probe(seen)])(None)
     stages = [stage.key for stage, _ in seen]
     assert stages == ["transform:Lambda", "transform:Probe"]
-    assert " __call__: seen.append(" in seen[0][1]
+    assert " __call__: self.seen.append(" in seen[0][1]

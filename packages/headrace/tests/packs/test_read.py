@@ -221,7 +221,7 @@ n = 400_000
 shard = Path(sys.argv[1]) / "0.tar"
 shard.write_bytes(b"")
 empty = {pa.large_binary(): [b""] * n, pa.large_string(): [""] * n}
-columns = [empty[t] if t in empty else np.zeros(n, t.to_pandas_dtype()) for t in COLUMNS.types]
+columns = [empty[t] if t in empty else np.zeros(n, str(t)) for t in COLUMNS.types]
 about = PackAbout("tar", (Shard("0.tar", 0),))
 write_index(shard.with_name("index.arrow"), zip(*columns, strict=True), about)
 del columns, empty
