@@ -4,7 +4,7 @@
 
 Guided by coverage where atheris is installed (pip install atheris), else by a fixed seed. What a target fails
 at is left in FOLDER; run it again by ``--file FILE --only TARGET``, and put it into
-packages/headrace/tests/fuzz/corpus/TARGET once it is mended.
+packages/headrace/tests/fuzz/corpus/TARGET once the error is fixed.
 """
 
 from __future__ import annotations

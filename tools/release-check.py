@@ -7,7 +7,7 @@
 The commit is checked out in a folder of its own, so that the working tree may change meanwhile. Results are
 kept after each check, in docs/release-check.json with a page beside it: run the command again after an
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
-is no longer the newest). A check that passed on an earlier commit is not repeated if none of the files that
+is no longer the newest). A check that passed on an earlier commit is not repeated if none of the code that
 it depends on has changed since. A check that needs a program which this machine lacks is listed as not run,
 with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
@@ -40,7 +40,8 @@ INTEGRATIONS = (
     " $(.venv/bin/python tools/build-tools.py --only integrations ray) fastai mmengine"
 )
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# What checks depend on, as pathspecs of git.
+# What checks depend on, as pathspecs of git. PROGRAMS are those that fuzz, and that run epochs with faults.
+# The tests of documents, figures and this script count for the check "test" alone, not for other Pythons.
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 PROGRAMS = (
     *NATIVE,
@@ -132,7 +133,7 @@ class Result:
 
     Attributes:
         outcome: "passed", "failed" or "not run".
-        seconds: that it took.
+        seconds: how long it took.
         date: when it ended, in UTC.
         text: the reason, or the summary of its tests; then the end of its output, or what it left out.
         machine: on which it ran.
@@ -228,14 +229,14 @@ def kept(record: dict[str, Any], commit: str) -> dict[str, Result]:
         if name in inputs
         and (
             result.commit == commit
-            or (result.outcome == "passed" and same(result.commit, commit, inputs[name]))
+            or (result.outcome == "passed" and unchanged(result.commit, commit, inputs[name]))
         )
     }
 
 
-def same(commit: str, other: str, inputs: tuple[str, ...]) -> bool:
+def unchanged(earlier: str, later: str, inputs: tuple[str, ...]) -> bool:
     """Whether two commits have the same files in the paths of `inputs`."""
-    command = ["git", "diff", "--quiet", commit, other, "--", *inputs]
+    command = ["git", "diff", "--quiet", earlier, later, "--", *inputs]
     return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -246,7 +247,7 @@ def page(commit: str, results: dict[str, Result]) -> str:
         f"# Checks of commit {commit}",
         "",
         f"{git('show', '-s', '--format=%cd: %s', '--date=short', commit)}. A result of an earlier commit",
-        "holds for this one: none of the files that the check depends on has changed since. Machines:",
+        "holds for this one: none of the code that the check depends on has changed since. Machines:",
         "",
         *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
         "",

@@ -287,7 +287,7 @@ def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pyte
 
 
 class Probe:
-    """A transform of the module: without `co_qualname`, on Python 3.10, no other class is found."""
+    """Not local to its test: Python 3.10 has no `co_qualname`, and the class is searched for in modules."""
 
     def __init__(self, seen: list[tuple[Stage, str]]) -> None:
         self.seen = seen
