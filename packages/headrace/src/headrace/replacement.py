@@ -49,6 +49,7 @@ def install() -> None:
     from torch.utils.data import DataLoader
 
     if not _installed:
+        gc.collect()  # a loader that only a cycle of references holds is no longer used
         existing = sum(type(thing) is DataLoader for thing in gc.get_objects())
         if existing:
             raise ConfigError(

@@ -95,6 +95,17 @@ def test_a_loader_of_torch_that_exists_is_an_error() -> None:
     )
 
 
+def test_a_loader_of_torch_that_is_no_longer_used_is_no_error() -> None:
+    run(
+        """
+        cycle = [DataLoader(Numbers(), 4)]
+        cycle.append(cycle)
+        del cycle
+        headrace.install()
+        """
+    )
+
+
 @pytest.mark.parametrize("cls", ["DataLoader", "Derived"])
 def test_pickled_loaders_of_torch_stay_loaders_of_torch(cls: str) -> None:
     run(
