@@ -50,8 +50,7 @@ def install() -> None:
 
     if not _installed:
         gc.collect()  # a loader that only a cycle of references holds is no longer used
-        existing = sum(type(thing) is DataLoader for thing in gc.get_objects())
-        if existing:
+        if existing := sum(type(thing) is DataLoader for thing in gc.get_objects()):
             raise ConfigError(
                 f"{existing} DataLoader(s) of torch's exist already and would stay as they are. Call"
                 " headrace.install() at the top of the program, before it creates any."
