@@ -50,6 +50,10 @@ PROGRAMS = (
     *("tests/support", "tools/mutate.py", ":!**/test_*.py"),
     *(f":!packages/headrace/src/headrace/{name}" for name in ("cli", "run.py", "replacement.py")),
 )
+LOADER = (
+    *("packages/headrace", "tests/support", "conftest.py", "examples", "benchmarks/*.py"),
+    *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
+)
 CODE = (":!*.md", ":!docs", ":!benchmarks/results", ":!tools/release-check.py")
 ALL = (":!docs/release-check.*",)
 
@@ -73,9 +77,9 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-def long(name: str, selected: str, hours: float) -> Check:
+def long(name: str, selected: str, hours: float, inputs: tuple[str, ...] = LOADER) -> Check:
     """A part of `make test-long`; all parts together are the whole."""
-    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", hours=hours)
+    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", inputs, hours)
 
 
 def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()) -> Check:
@@ -100,7 +104,8 @@ CHECKS = (
     long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1),
     long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4),
     long("exits", f"{TESTS}/chaos", 4),
-    long("test-long-rest", f"--ignore={TESTS}/integrations --ignore={TESTS}/chaos", 8),
+    long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={TESTS}/chaos", 4),
+    long("long-doctor", "packages/headrace-doctor/tests tests", 4, CODE),
     apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
     Check("native-test", "make native-test", NATIVE),
     Check(
@@ -120,7 +125,7 @@ CHECKS = (
     Check("chaos", "make chaos", PROGRAMS, 2),
     Check("soak", "make soak SOAK_SECONDS=1800", PROGRAMS),
     Check("wheel-check", "make wheel-check"),
-    Check("cross-wheel", "make cross-wheel", needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
+    Check("cross-wheel", "make cross-wheel", LOADER, needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
     Check("audit", "make audit"),
     Check("demo", "make demo"),
     Check("bench-quick", "make bench-quick"),

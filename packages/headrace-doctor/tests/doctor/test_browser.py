@@ -17,6 +17,7 @@ from support import doctor_records as records
 CHROMIUM = shutil.which("chromium")
 
 WIDTHS = (360, 390, 1280)
+ATTEMPTS = 4  # of 60 s: on a busy machine Chromium misses the load event now and then
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,16 +65,17 @@ def opened(folder: Path, html: str) -> tuple[list[dict[str, Any]], list[str]]:
     command += ["--allow-file-access-from-files", "--enable-logging=stderr"]
     command += ["--disable-background-networking", "--disable-component-update", "--disable-extensions"]
     command += ["--disable-dev-shm-usage", "--no-first-run", "--timeout=30000"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--dump-dom", (folder / "frames.html").as_uri()]
-    # Into files: processes that Chromium leaves behind for a while would keep pipes open.
-    with (folder / "page").open("w") as page, (folder / "console").open("w") as console:
-        try:
-            subprocess.run(command, stdout=page, stderr=console, timeout=80, check=True)
-        except subprocess.TimeoutExpired:  # on a busy machine it misses the load event now and then
-            for file in (page, console):
-                file.seek(0)
-                file.truncate()
-            subprocess.run(command, stdout=page, stderr=console, timeout=80, check=True)
+    for attempt in range(ATTEMPTS):
+        profile = f"--user-data-dir={folder / f'profile{attempt}'}"  # one that was killed leaves it locked
+        # Into files: processes that Chromium leaves behind for a while would keep pipes open.
+        with (folder / "page").open("w") as page, (folder / "console").open("w") as console:
+            whole = [*command, profile, "--dump-dom", (folder / "frames.html").as_uri()]
+            try:
+                subprocess.run(whole, stdout=page, stderr=console, timeout=60, check=True)
+                break
+            except subprocess.TimeoutExpired:
+                if attempt == ATTEMPTS - 1:
+                    raise
     told = (folder / "console").read_text(errors="replace")
     written = (folder / "page").read_text(encoding="utf-8").split("<pre>", 1)[1].split("</pre>", 1)[0]
     assert written, told

@@ -32,6 +32,7 @@ from headrace_doctor.measure.sampler import (
     read_counts,
     state_of,
 )
+from headrace_doctor.measure.stages import Stage
 from support.timed_datasets import (
     SAMPLES,
     Computes,
@@ -160,6 +161,25 @@ def test_a_call_that_holds_the_gil_is_not_taken_for_the_idle_time_after_it(tmp_p
     (supply,) = (line for line in counts_of(tmp_path, "worker") if line["phase"] == "supply")
     seconds = {key: row[2] for key, row in supply["stages"]["fetch"].items()}
     assert seconds["collate"] > 0.7 * spent.value, (seconds, spent.value)
+
+
+@pytest.mark.parametrize(
+    ("ran", "held", "idle"),
+    [(0.5, 0.0, 0.0), (0.1, 0.4, 0.0), (0.0, 0.01, 0.5)],
+    ids=["ran", "waited for a core", "was idle"],
+)
+def test_a_late_look_at_an_idle_thread_counts_what_it_did_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: float, held: float, idle: float
+) -> None:
+    looks = [((0.0, 0.0), Stage("fetch", "collate", False)), ((ran, held), Stage("fetch", "idle", True))]
+    sampler = Sampler(tmp_path, "worker")
+    sampler._begin("supply")
+    for row, stage in looks:
+        monkeypatch.setattr(module, "thread_times", lambda threads, row=row: dict.fromkeys(threads, row))
+        monkeypatch.setattr(module, "stage_of", lambda *_, stage=stage: (stage, ""))
+        sampler._look({threading.get_ident(): ()}, seconds=0.5, late=0.4)
+    seconds = {key: row[2] for key, row in sampler._counts.shared_out()["fetch"].items()}
+    assert seconds == {"collate": 1.0 - idle, **({"idle": idle} if idle else {})}
 
 
 class Sums(Dataset[torch.Tensor]):

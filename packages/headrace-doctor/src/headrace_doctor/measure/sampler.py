@@ -132,7 +132,7 @@ class Sampler:
         self._phases: dict[str, Counts] = {}
         self._switch = sys.getswitchinterval()
         self._collection_began = 0.0
-        self._on_core: dict[int, float] = {}  # seconds, by thread
+        self._times: dict[int, tuple[float, float] | None] = {}  # of each thread, see `thread_times`
         self._delay = 0.0  # seconds that this thread has waited for a core
         self.bound_by = ", ".join(name for name in BINDING_VARIABLES if name in os.environ)
         self._stopping = threading.Event()
@@ -212,11 +212,11 @@ class Sampler:
                 continue
             name = "" if thread is main else re.sub(r"[-_ ]?\d+", "", thread.name)
             stage, line = stage_of(walked, state_of(thread.native_id), name)
-            taken, computed = seconds, self._on_core_since_last_look(thread.native_id)
+            taken, (computed, held) = seconds, self._times_since_last_look(thread.native_id)
             if stage.kind == "send" and not stage.waiting:  # or it waits for the GIL, which looks the same
                 taken = min(seconds, computed)
-            elif stage.waiting and late > LATE_SECONDS and late < 2 * computed < math.inf:
-                # It held the GIL when the look was due, as a long call into C does.
+            elif stage.waiting and late > LATE_SECONDS and late < 2 * (computed + held) < math.inf:
+                # It held the GIL when the look was due, as a long call into C does, on a core or not.
                 counts.unseen[stage.kind] = counts.unseen.get(stage.kind, 0.0) + seconds
                 continue
             counts.add(stage, taken)
@@ -224,11 +224,11 @@ class Sampler:
                 rows = counts.lines.setdefault(stage.key if thread is main else stage.kind, {})
                 rows[line] = rows.get(line, 0) + 1
 
-    def _on_core_since_last_look(self, thread: int) -> float:
-        """Seconds that a thread was on a core since the last look at it, infinite if not known."""
-        now = thread_times([thread]).get(thread, (math.inf, 0.0))[0]
-        before, self._on_core[thread] = self._on_core.get(thread, math.inf), now
-        return now - before if now < math.inf > before else math.inf
+    def _times_since_last_look(self, thread: int) -> tuple[float, float]:
+        """Seconds that a thread ran, and waited for a core, since the last look; infinite if not known."""
+        before = self._times.get(thread)
+        now = self._times[thread] = thread_times([thread]).get(thread)
+        return (now[0] - before[0], now[1] - before[1]) if now and before else (math.inf, math.inf)
 
     def _marks(self) -> tuple[float, float, dict[int, tuple[float, float]]]:
         others = {int(name) for name in os.listdir("/proc/self/task")} - {threading.get_native_id()}
