@@ -54,7 +54,7 @@ LOADER = (
     *("packages/headrace", "tests/support", "conftest.py", "examples", "benchmarks/*.py"),
     *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
 )
-CODE = (":!*.md", ":!docs", ":!benchmarks/results", ":!tools/release-check.py")
+CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", ":!tools/release-check.py")
 ALL = (":!docs/release-check.*",)
 
 

@@ -1,4 +1,5 @@
-"""Relative links of the project's pages lead to files and headings that exist, as GitHub resolves them."""
+"""Relative links of the project's pages lead to files and headings that exist, as GitHub resolves them, and
+so do the paths that they name."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ PAGES = sorted(
 # Their text is moved to CHANGELOG.md, so links are relative to its folder.
 FRAGMENTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/changes/+*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^()\s]*?)(?:#([^()\s]+))?\)")
+# Of a file in the project, unless its name holds a word in capitals for another.
+NAMED = re.compile(r"`((?:tests|native|tools|benchmarks|examples|deploy|packages)/[a-z0-9_./-]+\w)`")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,3 +36,17 @@ def test_links_lead_somewhere(page: str) -> None:
         assert there.exists(), target
         if anchor and there.suffix == ".md":
             assert anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_named_files_exist(page: str) -> None:
+    named = NAMED.findall((ROOT / page).read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("package", ["headrace", "headrace-doctor"])
+def test_the_readme_of_a_package_stands_alone(package: str) -> None:
+    """Package indexes show it, without the repository's other files."""
+    text = (ROOT / "packages" / package / "README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {package}\n")
+    assert LINK.findall(FENCE.sub("", text)) == []
