@@ -40,9 +40,10 @@ INTEGRATIONS = (
     " $(.venv/bin/python tools/build-tools.py --only integrations ray) fastai mmengine"
 )
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# What checks depend on, as pathspecs of git. PROGRAMS are those that fuzz, and that run epochs with faults:
-# they import neither the commands nor what takes the place of torch's class.
-# The tests of documents, figures and this script count for the check "test" alone, not for other Pythons.
+# What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and run epochs with faults:
+# they import neither the commands nor what takes the place of torch's class. LOADER is for checks that use
+# neither the doctor nor its tests; CODE leaves out documents, their tests and this script, which count for
+# the check "test" alone, not for other Pythons.
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 PROGRAMS = (
     *NATIVE,
@@ -51,7 +52,14 @@ PROGRAMS = (
     *(f":!packages/headrace/src/headrace/{name}" for name in ("cli", "run.py", "replacement.py")),
 )
 LOADER = (
-    *("packages/headrace", "tests/support", "conftest.py", "examples", "benchmarks/*.py"),
+    *(
+        "packages/headrace",
+        "tests/support",
+        "tests/accelerator",
+        "examples",
+        "benchmarks/*.py",
+        "conftest.py",
+    ),
     *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
 )
 CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", ":!tools/release-check.py")

@@ -17,7 +17,7 @@ PAGES = sorted(
 # Their text is moved to CHANGELOG.md, so links are relative to its folder.
 FRAGMENTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/changes/+*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^()\s]*?)(?:#([^()\s]+))?\)")
-# Of a file in the project, unless its name holds a word in capitals for another.
+# A path of the project in backticks; names with capitals, as NAME.cpp, stand for others.
 NAMED = re.compile(r"`((?:tests|native|tools|benchmarks|examples|deploy|packages)/[a-z0-9_./-]+\w)`")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
