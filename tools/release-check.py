@@ -42,8 +42,8 @@ INTEGRATIONS = (
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and run epochs with faults:
 # they import neither the commands nor what takes the place of torch's class. LOADER is for checks that use
-# neither the doctor nor its tests; CODE leaves out documents, their tests and this script, which count for
-# the check "test" alone, not for other Pythons.
+# neither the doctor nor tests, unless they name those as well; CODE leaves out documents, their tests and
+# this script, which count for the check "test" alone, not for other Pythons; RUN leaves out all tests.
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 PROGRAMS = (
     *NATIVE,
@@ -52,17 +52,13 @@ PROGRAMS = (
     *(f":!packages/headrace/src/headrace/{name}" for name in ("cli", "run.py", "replacement.py")),
 )
 LOADER = (
-    *(
-        "packages/headrace",
-        "tests/support",
-        "tests/accelerator",
-        "examples",
-        "benchmarks/*.py",
-        "conftest.py",
-    ),
+    *(f"packages/headrace/{name}" for name in ("src", "native", "pyproject.toml")),
+    *("tests/support", "tests/accelerator", "examples", "benchmarks/*.py", "conftest.py"),
     *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
 )
+INTEGRATION = (*LOADER, f"{TESTS}/integrations")
 CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", ":!tools/release-check.py")
+RUN = (*CODE, ":!tests", ":!packages/*/tests/*")
 ALL = (":!docs/release-check.*",)
 
 
@@ -85,7 +81,7 @@ class Check:
     needs: tuple[str, ...] = ()
 
 
-def long(name: str, selected: str, hours: float, inputs: tuple[str, ...] = LOADER) -> Check:
+def long(name: str, selected: str, hours: float, inputs: tuple[str, ...]) -> Check:
     """A part of `make test-long`; all parts together are the whole."""
     return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", inputs, hours)
 
@@ -108,11 +104,11 @@ CHECKS = (
         for version in PYTHONS
         if version != f"{sys.version_info.major}.{sys.version_info.minor}"
     ),
-    long("torch-tests", f"{TESTS}/integrations/test_torch_tests.py", 4),
-    long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1),
-    long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4),
-    long("exits", f"{TESTS}/chaos", 4),
-    long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={TESTS}/chaos", 4),
+    long("torch-tests", f"{TESTS}/integrations/test_torch_tests.py", 4, INTEGRATION),
+    long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1, INTEGRATION),
+    long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4, INTEGRATION),
+    long("exits", f"{TESTS}/chaos", 4, (*LOADER, f"{TESTS}/chaos")),
+    long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={TESTS}/chaos", 4, (*LOADER, TESTS)),
     long("long-doctor", "packages/headrace-doctor/tests tests", 4, CODE),
     apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
     Check("native-test", "make native-test", NATIVE),
@@ -132,11 +128,11 @@ CHECKS = (
     Check("fuzz-images", "make fuzz-images FILES=20000", PROGRAMS, 2),
     Check("chaos", "make chaos", PROGRAMS, 2),
     Check("soak", "make soak SOAK_SECONDS=1800", PROGRAMS),
-    Check("wheel-check", "make wheel-check"),
+    Check("wheel-check", "make wheel-check", RUN),
     Check("cross-wheel", "make cross-wheel", LOADER, needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
-    Check("audit", "make audit"),
-    Check("demo", "make demo"),
-    Check("bench-quick", "make bench-quick"),
+    Check("audit", "make audit", RUN),
+    Check("demo", "make demo", RUN),
+    Check("bench-quick", "make bench-quick", RUN),
     # That what benchmarks/measure.py lists was measured with this commit's code, on this machine.
     Check("measured", "python3 benchmarks/measure.py --list", ALL),
 )

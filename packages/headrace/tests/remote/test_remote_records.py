@@ -17,7 +17,7 @@ from headrace.sources.stores.access import Access
 from headrace.sources.stores.cache import Cache, Record
 from headrace.sources.stores.client import Answer
 from headrace.sources.stores.lease import Wanted
-from headrace.sources.stores.threads import requests
+from headrace.sources.stores.threads import Threads
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
 from support.pack_folders import change_index
@@ -133,13 +133,14 @@ def test_a_system_that_allows_no_more_threads_is_an_error(
 ) -> None:
     """Not a wait without end."""
     start = threading.Thread.start
+    requests = Threads(1, "refused")
 
     def refuse(thread: threading.Thread) -> None:
         if thread.name == requests.name:
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    requests.forget()
+    monkeypatch.setattr("headrace.sources.stores.records.requests", requests)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     lease = access_to(store, tmp_path).records().begin([Wanted(f"{ROOT}/x", 0, 9, Record("x", "0", 9, None))])
     with pytest.raises(RuntimeError, match="new thread"):
