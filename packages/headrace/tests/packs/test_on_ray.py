@@ -33,17 +33,27 @@ SHARD_SIZE = 40_000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    from ray.cluster_utils import Cluster
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # Those of the tests, for what they pickle by name.
         patch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made = started()
         try:
             yield made
         finally:
             made.shutdown()
+
+
+def started(tries: int = 3) -> Any:
+    """A cluster of one node. Ray gives that 30 seconds to start, in which busy cores may not get to it."""
+    from ray.cluster_utils import Cluster
+
+    try:
+        return Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    except Exception as error:
+        if tries == 1 or "timed out during startup" not in str(error):
+            raise
+        return started(tries - 1)
 
 
 @pytest.fixture
