@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import accelerator
 from headrace_doctor.measure.device_profile import Event, device_facts, profiling
+from support.python import run_python
 
 
 def test_waits_are_classified_by_what_they_are_part_of() -> None:
@@ -56,3 +60,35 @@ def test_reading_back_is_seen_on_a_gpu(gpu: torch.device) -> None:
     assert facts.synchronise_seconds > 0
     assert facts.blocking_copy_seconds > 0
     assert facts.pageable_bytes == 1 << 24
+
+
+STEPS = """
+import sys
+import accelerator
+import torch
+from headrace_doctor.examine import Job, examined
+from headrace_doctor.measure import examination, supplies
+from headrace_doctor.measure.observed import DEMAND, Observation
+from pathlib import Path
+
+simulated = accelerator.load()
+examination.wait_until_quiet = lambda: None
+examination.DEMAND_SECONDS = examination.PARTS_SECONDS = supplies.SUPPLY_SECONDS = 0.1
+examination.Examination._measure_supplies = lambda *_: None
+observation = Observation(["test"], 4, 1)
+with examined(observation, Job([], steps=4), Path(sys.argv[1])):
+    for _ in torch.utils.data.DataLoader([torch.zeros(8 << 20)] * 1000, batch_size=None):
+        simulated.busy(0.03)
+print(min(observation.phase(DEMAND).computes))
+"""
+
+
+def test_the_step_alone_takes_as_long_as_the_device(tmp_path: Path) -> None:
+    """Which is busy, too, while the batches that come again are copied."""
+    try:
+        accelerator.build()
+    except accelerator.CannotBuildError as error:
+        pytest.skip(str(error))
+    done = run_python(STEPS, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) >= 0.03

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -119,6 +119,30 @@ def test_all_phases_are_gone_through(examine: Examine, tmp_path: Path) -> None:
     assert Observation.load(tmp_path) is None
     observation.save(tmp_path)
     assert Observation.load(tmp_path) == observation
+
+
+class Copied:
+    """A batch that counts how often batches are copied."""
+
+    times: ClassVar[int] = 0
+
+    def __init__(self, samples: list[torch.Tensor]) -> None:
+        self.samples = samples
+
+    def __deepcopy__(self, memo: object) -> Copied:
+        Copied.times += 1
+        return self
+
+
+def test_few_of_the_first_batches_are_copied(examine: Examine) -> None:
+    """Copies take longer than steps on a fast device, which would not use up what is prefetched."""
+    copies: list[int] = []
+    loader = DataLoader(
+        Rows(200), batch_size=1, num_workers=1, prefetch_factor=8, collate_fn=Copied, persistent_workers=True
+    )
+    examine(epochs(loader, lambda _: copies.append(Copied.times)))
+    assert len(copies) > 24
+    assert copies[23] <= 5
 
 
 def test_a_loader_that_is_fast_enough_is_left_as_it_is(

@@ -154,10 +154,9 @@ class Examination:
             self._end_actual(subject)
         if not self._brief:
             if self.observation.phase(DEMAND) is None:
-                note = (
+                self.observation.notes.append(
                     "the script ended before its step was measured by itself: demand is that of usual steps"
                 )
-                self.observation.notes.append(note)
             self._measure_supplies(subject, None)
 
     def close(self) -> None:
@@ -234,7 +233,8 @@ class Examination:
         watched.trains |= gradients
         # No training is within an evaluation: Lightning leaves that at its last batch until the next one.
         within = any(one is not watched and (one.trains or not gradients) for one in self._giving)
-        watched.nested = within or (not gradients and any(one.trains for one in self._beside(watched)))
+        beside = any(one.trains and one is not watched for one in self._watched.values())
+        watched.nested = within or (not gradients and beside)
         if not watched.phase.began:
             watched.phase.began = self._recorder.now()
         if not self.observation.memory:
@@ -284,7 +284,8 @@ class Examination:
 
     def _step(self, watched: Watched, batch: Any, wait: float, last: bool) -> Iterator[Any]:
         phase = watched.phase
-        if phase.name == WARM_UP and not watched.nested:
+        # Seldom: copies slow the steps that are to use up what was ready before the first.
+        if phase.name == WARM_UP and len(phase.computes).bit_count() < 2 and not watched.nested:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.facts.batch_nbytes = watched.facts.batch_nbytes or nbytes(batch)
@@ -307,6 +308,8 @@ class Examination:
             yield batch
         finally:
             self._giving.remove(watched)
+        if self._probes is not None:
+            synchronise()  # or the device would work on while the next batch is copied
         return max(0.0, time.perf_counter() - given - self._elsewhere(watched, given))
 
     def _after_step(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
@@ -327,9 +330,6 @@ class Examination:
         self.observation.ended = EXAMINED
         self.observation.threads = torch.get_num_threads()
         self._end()
-
-    def _beside(self, watched: Watched) -> list[Watched]:
-        return [one for one in self._watched.values() if one is not watched]
 
     def _loops_since(self, watched: Watched) -> list[Epoch]:
         """Loops over other loaders that began in this phase of one, but not those in lock-step with it."""
