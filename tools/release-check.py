@@ -42,21 +42,24 @@ INTEGRATIONS = (
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and run epochs with faults:
 # they import neither the commands nor what takes the place of torch's class. LOADER is for checks that use
-# neither the doctor nor tests, unless they name those as well; CODE leaves out documents, their tests and
-# this script, which count for the check "test" alone, not for other Pythons; RUN leaves out all tests.
+# neither the doctor nor tests, unless they name those as well; WITHOUT_PACKS for those that neither make nor
+# read packs. CODE leaves out documents, their tests and this script, which count for the check "test" alone,
+# not for other Pythons; RUN leaves out all tests.
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
+WITHOUT_PACKS = tuple(f":!packages/headrace/src/headrace/{name}" for name in ("packs", "sources/pack_*.py"))
 PROGRAMS = (
     *NATIVE,
     *("packages/headrace/src", "packages/headrace/tests/chaos", "packages/headrace/tests/fuzz"),
-    *("tests/support", "tools/mutate.py", ":!**/test_*.py"),
+    *("tests/support", "tools/mutate.py", ":!**/test_*.py", ":!packages/headrace/tests/fuzz/corpus"),
     *(f":!packages/headrace/src/headrace/{name}" for name in ("cli", "run.py", "replacement.py")),
+    *WITHOUT_PACKS,
 )
 LOADER = (
     *(f"packages/headrace/{name}" for name in ("src", "native", "pyproject.toml")),
     *("tests/support", "tests/accelerator", "examples", "benchmarks/*.py", "conftest.py"),
     *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
 )
-INTEGRATION = (*LOADER, f"{TESTS}/integrations")
+INTEGRATION = (*LOADER, f"{TESTS}/integrations", *WITHOUT_PACKS)
 CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", ":!tools/release-check.py")
 RUN = (*CODE, ":!tests", ":!packages/*/tests/*")
 ALL = (":!docs/release-check.*",)
@@ -107,7 +110,7 @@ CHECKS = (
     long("torch-tests", f"{TESTS}/integrations/test_torch_tests.py", 4, INTEGRATION),
     long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1, INTEGRATION),
     long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4, INTEGRATION),
-    long("exits", f"{TESTS}/chaos", 4, (*LOADER, f"{TESTS}/chaos")),
+    long("exits", f"{TESTS}/chaos", 4, (*LOADER, f"{TESTS}/chaos", *WITHOUT_PACKS)),
     long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={TESTS}/chaos", 4, (*LOADER, TESTS)),
     long("long-doctor", "packages/headrace-doctor/tests tests", 4, CODE),
     apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
@@ -122,7 +125,7 @@ CHECKS = (
     Check("asan", "make asan MUTATIONS=100000", PROGRAMS, 4),
     Check("tsan", "make tsan", NATIVE),
     Check("valgrind", "make valgrind", NATIVE, needs=("valgrind",)),
-    Check("fuzz", "make fuzz FUZZ_SECONDS=300", (*PROGRAMS, "tools/fuzz.py"), 4),
+    Check("fuzz", "make fuzz FUZZ_SECONDS=300", (*LOADER, f"{TESTS}/fuzz"), 4),
     Check("fuzz-chains", "make fuzz-chains PAIRS=2000000", PROGRAMS, 4),
     Check("fuzz-chains-asan", "make fuzz-chains-asan PAIRS=200000", PROGRAMS, 4),
     Check("fuzz-images", "make fuzz-images FILES=20000", PROGRAMS, 2),

@@ -181,7 +181,7 @@ def checksum(batch: pa.RecordBatch) -> int:
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """(offsets, values) of a column of text or bytes: row i is values[offsets[i] : offsets[i + 1]]."""
     _, offsets, values = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[: len(array) + 1]
+    ends = np.frombuffer(offsets, np.int64, len(array) + 1)
     return ends, np.frombuffer(values or b"", np.uint8)[: ends[-1]]
 
 

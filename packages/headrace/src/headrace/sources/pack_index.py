@@ -156,7 +156,7 @@ class PackIndex:
         """(data, begins, ends): the entry points of sample i are data[begins[i]:ends[i]]."""
         _, offsets, values = self.batch["entries"].buffers()
         data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
-        ends = np.frombuffer(offsets, np.uint64)[: len(self) + 1] if len(self) else np.zeros(1, np.uint64)
+        ends = np.frombuffer(offsets, np.uint64, len(self) + 1) if len(self) else np.zeros(1, np.uint64)
         return data, ends[:-1], ends[1:]
 
     def checked(self, column: pa.Array) -> pa.Array:
