@@ -51,8 +51,9 @@ def test_children_are_seen_with_their_parent(
     for process in (*parent.children(), parent):
         process.kill()
     family.communicate()
+    # On a busy machine they may get no core for as long as an interval.
+    assert sum(usage["cpu"] for usage in outside.usage(began)) > 0.02
     for usage in outside.usage(began):
-        assert usage["cpu"] > 0.02
         assert 64e6 <= usage["workers_memory"] <= usage["memory"]
         assert usage["phase"] == "actual"
         assert usage["time"] > 0
