@@ -15,6 +15,7 @@ import pytest
 
 from headrace._native import abi, ffi
 from headrace.errors import NativeError
+from support.python import run_python
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "headrace.h"
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
@@ -150,6 +151,31 @@ def test_an_op_keeps_its_data() -> None:
     assert len(others) == 100
 
 
+INTERRUPTED = """
+import sys
+from headrace._native import ffi
+
+interruptions = 0
+
+def interrupt(frame, event, argument):
+    global interruptions
+    if frame.f_code.co_filename == ffi.__file__:
+        interruptions += 1
+        ffi.library().hr_abi_version()  # as a finalizer that closes a pool does
+    return interrupt
+
+sys.settrace(interrupt)
+ffi.library()
+sys.settrace(None)
+assert interruptions
+"""
+
+
+def test_finalizers_may_call_the_library_while_their_thread_gets_it() -> None:
+    done = run_python(INTERRUPTED, timeout=60, fresh=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_library_of_another_build_is_refused_by_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,4 +188,4 @@ def test_a_library_of_another_build_is_refused_by_its_version(
     monkeypatch.setattr(ffi, "_find", lambda: library)
     builds = rf"old.so and the Python files in .* of different builds \(interface 1 and {abi.ABI_VERSION}\)"
     with pytest.raises(NativeError, match=builds + ": reinstall headrace"):
-        ffi._load.__wrapped__()
+        ffi.library.__wrapped__()

@@ -284,7 +284,7 @@ class Examination:
 
     def _step(self, watched: Watched, batch: Any, wait: float, last: bool) -> Iterator[Any]:
         phase = watched.phase
-        # Seldom: copies slow the steps that are to use up what was ready before the first.
+        # Steps 0, 1, 2, 4, 8, …: copies slow the steps that are to use up what was ready first.
         if phase.name == WARM_UP and len(phase.computes).bit_count() < 2 and not watched.nested:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)

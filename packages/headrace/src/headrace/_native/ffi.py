@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_uint64, c_void_p, cast
@@ -26,18 +25,13 @@ FILE_NAME = "libheadrace.so"
 # Bytes that native code may read past the end of data in memory: Buffer::kPadding.
 PADDING = 256
 
-_load_lock = threading.Lock()
 
-
+# Without a lock: a finalizer that closes a pool may run in the middle of a call, in the same thread, and
+# would wait for itself. Threads that make the first call at the same time may each load the library.
+@cache
 def library() -> Any:
     """The loaded library, its signatures declared. Raises NativeError if it is missing, can't be loaded, or
     was built from other sources than this package."""
-    with _load_lock:
-        return _load()
-
-
-@cache
-def _load() -> Any:
     path = _find()
     try:
         lib: Any = ctypes.CDLL(str(path))
@@ -52,7 +46,8 @@ def _load() -> Any:
     if version != abi.ABI_VERSION:
         raise NativeError(
             f"The native library {path} and the Python files in {Path(__file__).parents[1]} are of different"
-            f" builds (interface {version} and {abi.ABI_VERSION}): reinstall headrace (pip install .)."
+            f" builds (interface {version} and {abi.ABI_VERSION}): reinstall headrace (in a clone:"
+            " pip install ./packages/headrace)."
         )
     for name, (restype, argtypes) in abi.FUNCTIONS.items():
         function = getattr(lib, name)
@@ -74,8 +69,8 @@ def _find() -> Path:
             return path
     listed = ", ".join(str(path) for path in tried)
     raise NativeError(
-        f"The native library isn't there; looked for {listed}. Install the package (pip install .) instead of"
-        " running from a source tree that hasn't been built."
+        f"The native library isn't there; looked for {listed}. Install the package (pip install"
+        " ./packages/headrace) instead of running from a source tree that hasn't been built."
     )
 
 
