@@ -171,7 +171,7 @@ assert interruptions
 """
 
 
-def test_finalizers_may_call_the_library_while_their_thread_gets_it() -> None:
+def test_a_call_of_library_may_be_interrupted_by_another_in_the_same_thread() -> None:
     done = run_python(INTERRUPTED, timeout=60, fresh=True)
     assert done.returncode == 0, done.stderr
 
