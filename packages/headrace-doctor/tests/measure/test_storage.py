@@ -72,6 +72,14 @@ def test_every_way_of_reading_reads(folder: Path, direct: bool, monkeypatch: pyt
         assert reads.bytes_per_second == pytest.approx(reads.bytes / reads.seconds)
 
 
+def test_each_thread_reads_once_if_it_starts_too_late(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANDOM", "PARALLEL"):
+        monkeypatch.setattr(storage, name, -1.0)
+    found = measure_storage(folder)
+    assert found.rates is not None
+    assert (found.rates.random.reads, found.rates.parallel.reads) == (1, 32)
+
+
 def test_one_file(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(bytes(1 << 20))
     found = measure_storage(tmp_path / "a.tar")
@@ -93,7 +101,7 @@ def test_files_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch
     found = measure_storage(folder)
     assert found.rates is not None
     assert found.rates.failures == (f"{gone.path}: No such file or directory",)
-    assert found.rates.random.bytes > 0
+    assert found.rates.parallel.bytes > 0
 
 
 def test_nothing_is_written(folder: Path) -> None:

@@ -220,6 +220,7 @@ def _opened(file: _File, direct: bool) -> Iterator[int]:
     try:
         if not direct:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         yield handle
     finally:
         os.close(handle)
@@ -234,16 +235,15 @@ def _read_places(
     def read() -> tuple[int, int]:
         reads = size = 0
         with mmap.mmap(-1, RANDOM_READ) as buffer:  # aligned to pages, as direct reads need it
-            while time.perf_counter() < end:
-                file, offset = next(places)
+            for file, offset in places:
                 try:
                     with _opened(file, direct) as handle:
-                        if not direct:
-                            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
                         size += os.preadv(handle, [buffer], offset)
                         reads += 1
                 except OSError as error:
                     failures[f"{file.path}: {error.strerror}"] = None
+                if time.perf_counter() > end:  # only here: a busy machine may start a thread too late
+                    break
         return reads, size
 
     with ThreadPoolExecutor(threads) as pool:
