@@ -206,8 +206,9 @@ def interrupted(loader: headrace.DataLoader, consumer: Consumer, expected: Batch
             raise KeyboardInterrupt
 
     ignored, before = sys.unraisablehook, signal.signal(signal.SIGALRM, interrupt)
-    # In a finalizer it does nothing else.
-    sys.unraisablehook = lambda args: None if args.exc_type is KeyboardInterrupt else ignored(args)
+    # In a finalizer it does nothing else; in socket.socketpair() it leaves sockets open.
+    lost = (KeyboardInterrupt, ResourceWarning)
+    sys.unraisablehook = lambda args: None if args.exc_type in lost else ignored(args)
     try:
         signal.setitimer(signal.ITIMER_REAL, consumer.draw.uniform(1e-4, 2e-2))
         consumer.take(iter(loader))

@@ -15,6 +15,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace._native import ffi
 from headrace.engine import native, native_stream
 from support.faults import Faults
 from support.jpegs import image_folder
@@ -182,13 +183,14 @@ def test_a_loader_ends_although_its_read_never_does(
     threading.Thread(target=leave, args=(held,), daemon=True).start()
     assert ended.wait(60)
     # Native threads may still write there: whatever they need is kept.
-    [stuck] = native._left_behind
-    assert stuck.native.undecided().tolist() == [BAD - 4]
+    [stuck] = ffi._unfinished
+    assert stuck.undecided().tolist() == [BAD - 4]
     faults()
-    while not stuck.native.wait(100):
+    while not stuck.wait(100):
         pass
-    native._left_behind.clear()
-    assert torch.equal(stuck.images[BAD - 4], dataset[BAD][0])
+    ffi._unfinished.clear()
+    kept: Any = stuck._keep
+    assert torch.equal(kept[-1][BAD - 4], dataset[BAD][0])
 
 
 def test_a_process_ends_although_its_reads_never_do(folder: Path, faults: Faults) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_uint64, c_void_p, cast
 from dataclasses import dataclass, field
@@ -24,6 +26,13 @@ FILE_NAME = "libheadrace.so"
 
 # Bytes that native code may read past the end of data in memory: Buffer::kPadding.
 PADDING = 256
+
+
+# For how long a batch that is dropped waits for the samples that threads have begun, in milliseconds.
+PATIENCE_MS = 100
+
+# Batches whose reads took longer, with all the memory that threads may still write to.
+_unfinished: list[Batch] = []
 
 
 # Without a lock: a finalizer that closes a pool may run in the middle of a call, in the same thread, and
@@ -304,9 +313,11 @@ class Pool:
         seed: int,
         epoch: int,
         output: int,
+        keep: object = None,
     ) -> Batch:
         """Starts a batch: len(indices) samples one after the other from the address `output`. `occurrences`
-        are numbers of earlier occurrences of the indices in the epoch; all 0 by default."""
+        are numbers of earlier occurrences of the indices in the epoch; all 0 by default. `keep` is kept while
+        threads write to `output`."""
         statuses = np.zeros(len(indices), abi.STATUS)
         statuses["code"] = abi.UNDECIDED
         request = abi.Request(
@@ -320,9 +331,9 @@ class Pool:
             output=output,
             statuses=statuses.ctypes.data,
         )
-        handle = c_void_p()
-        check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
-        return Batch(handle, statuses, (pipeline, source, indices, occurrences))
+        batch = Batch(c_void_p(), statuses, (pipeline, source, indices, occurrences, keep))
+        check(library().hr_batch_submit(self._handle, byref(request), byref(batch._handle)))
+        return batch
 
     def use(self, decode_threads: int, read_threads: int) -> None:
         """Changes the numbers of threads while they work; not of a pool made without decode threads."""
@@ -351,14 +362,23 @@ class Pool:
             library().hr_pool_destroy(handle)
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
-    """A batch on its way. `wait()` must have returned True before it is dropped; `statuses`, [n] of
-    `abi.STATUS`, then say what became of each sample."""
+    """A batch on its way. Once `wait()` has returned True, `statuses`, [n] of `abi.STATUS`, say what became
+    of each sample."""
 
     _handle: c_void_p
     statuses: npt.NDArray[np.void]
     _keep: object = field(repr=False)
+    _pid: int = field(default_factory=os.getpid)
+
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Ctrl-C may come between any two steps, and then nothing else refers to a batch that threads make.
+        if self._handle and self._pid == os.getpid() and not _is_finalizing():
+            _unfinished.append(self)
+            self.cancel()
+            if self.wait(PATIENCE_MS):
+                _unfinished.remove(self)
 
     def wait(self, timeout_ms: int) -> bool:
         """Waits at most `timeout_ms` for the batch. Returns True if all samples are dealt with."""
@@ -368,19 +388,14 @@ class Batch:
         if code == abi.TIMEOUT:
             return False
         check(code)
-        self.free()
+        handle, self._handle = self._handle, c_void_p()
+        library().hr_batch_free(handle)
         return True
 
     def cancel(self) -> None:
         """Samples that weren't started become CANCELLED; others are completed."""
         if self._handle:
             check(library().hr_batch_cancel(self._handle))
-
-    def free(self) -> None:
-        """Drops the native side: after `wait()`, or in a forked child, where the threads don't exist."""
-        handle, self._handle = self._handle, c_void_p()
-        if handle:
-            library().hr_batch_free(handle)
 
     def undecided(self) -> npt.NDArray[np.intp]:
         """Positions of samples that nothing has become of yet."""
@@ -449,16 +464,8 @@ def jpeg_transcode(
     size = c_uint64(len(data) + len(data) // 2 + 1024)  # most need less
     while True:
         out = np.empty(size.value, np.uint8)
-        code = library().hr_jpeg_transcode(
-            data,
-            len(data),
-            restart_interval,
-            int(optimize),
-            int(copy_markers),
-            out.ctypes.data,
-            len(out),
-            byref(size),
-        )
+        flags = restart_interval, int(optimize), int(copy_markers)
+        code = library().hr_jpeg_transcode(data, len(data), *flags, out.ctypes.data, len(out), byref(size))
         if code != abi.TOO_LARGE:
             break
     check(code)
@@ -470,24 +477,12 @@ def image_decode(
 ) -> npt.NDArray[np.uint8]:
     """The pixels of `rect` (x, y, width, height) by one decoder: uint8 [height, width, 3]. Raises NativeError
     if the decoder refuses the file, or the rectangle leaves the image."""
-    x, y, w, h = rect
-    rgbx = np.empty((max(h, 1), max(w, 1), 4), np.uint8)
+    rgbx = np.empty((max(rect[3], 1), max(rect[2], 1), 4), np.uint8)
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)
     index = np.frombuffer(entries + bytes(PADDING), np.uint8)
-    check(
-        library().hr_image_decode(
-            decoder_names().index(decoder),
-            padded.ctypes.data,
-            len(data),
-            index.ctypes.data if entries else None,
-            len(entries),
-            x,
-            y,
-            w,
-            h,
-            rgbx.ctypes.data,
-        )
-    )
+    file = padded.ctypes.data, len(data), index.ctypes.data if entries else None, len(entries)
+    number = decoder_names().index(decoder)
+    check(library().hr_image_decode(number, *file, *rect, rgbx.ctypes.data))
     return rgbx[:, :, :3]
 
 

@@ -33,11 +33,8 @@ from headrace.sources.stores.lease import Lease
 WAIT_SLICE_MS = 100
 
 # Seconds that the end of a loader waits for reads that were started. One from a mount that hangs may never
-# return: what it writes to is then left alone for good.
+# return: `ffi.Batch` then leaves what it writes to alone for good.
 PATIENCE_AT_END = 5.0
-
-# Batches whose reads never returned, with all the memory that native threads may still write to.
-_left_behind: list[PendingBatch] = []
 
 
 class NativeThreads:
@@ -144,7 +141,7 @@ class NativeEngine:
         images = self._images(len(keys))
         samples, output = (keys.samples, keys.occurrences), images.data_ptr()
         native = self.threads.pool().submit(
-            self._pipeline, source, *samples, seed=keys.seed, epoch=keys.epoch, output=output
+            self._pipeline, source, *samples, seed=keys.seed, epoch=keys.epoch, output=output, keep=images
         )
         return PendingBatch(keys, images, native, os.getpid())
 
@@ -187,13 +184,9 @@ class NativeEngine:
         for pending in mine:
             while not pending.native.wait(WAIT_SLICE_MS):
                 if time.monotonic() > deadline:
-                    _left_behind.append(pending)
                     break
             else:
                 pending.release()
-        for pending in batches:
-            if pending.pid != os.getpid():
-                pending.native.free()
 
     def _lease(self, batch: IndexBatch, order: npt.NDArray[np.int64]) -> Lease:
         """The records of `batch`, once they are there. Raises what kept all of them from it."""

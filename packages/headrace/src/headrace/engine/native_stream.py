@@ -163,7 +163,6 @@ class NativeStream(BatchStream):
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: starts the batches in flight again."""
         for i, pending in enumerate(self._pending):
-            pending.native.free()
             self._pending[i] = self._engine.submit(IndexBatch(pending.keys.samples, pending.keys.occurrences))
 
     def _look_ahead(self) -> None:

@@ -54,7 +54,9 @@ class _State:
 
     def __init__(self, limit: int) -> None:
         self.pid = os.getpid()
-        self._changed = threading.Condition()
+        # Entered in C: in Condition.__enter__, Ctrl-C would leave the lock held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._tasks: deque[Task] = deque()
         self._limit = limit
         self._threads = 0
@@ -63,22 +65,22 @@ class _State:
 
     def add(self, limit: int, tasks: Iterable[Task]) -> None:
         """See `ThreadPool.add`."""
-        with self._changed:
+        with self._lock:
             self._limit = limit
             self._tasks.extend(tasks)
             wanted = min(limit, self._running + len(self._tasks))
             # They wait for the lock: a thread starts in 0.1 ms while others wait, and in 2 ms while they
             # work.
             while self._threads < wanted:
-                self._threads += 1
-                name = f"headrace-sample-{self._threads}"
+                name = f"headrace-sample-{self._threads + 1}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._threads += 1  # last: after Ctrl-C there may be a thread too many, which only waits
             self._changed.notify_all()
 
     def end(self) -> None:
         """Drops tasks that nobody has started; threads end once they are done with their task."""
         if os.getpid() == self.pid:
-            with self._changed:
+            with self._lock:
                 self._ended = True
                 self._tasks.clear()
                 self._changed.notify_all()
@@ -89,7 +91,7 @@ class _State:
 
     def _work(self) -> None:
         _as_batch_work()
-        with self._changed:
+        with self._lock:
             while True:
                 while not self._ended and (not self._tasks or self._running >= self._limit):
                     self._changed.wait()
@@ -97,12 +99,12 @@ class _State:
                     return
                 task = self._tasks.popleft()
                 self._running += 1
-                self._changed.release()
+                self._lock.release()
                 try:
                     task()
                 finally:
                     del task
-                    self._changed.acquire()
+                    self._lock.acquire()
                     self._running -= 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,14 @@ UNSEEDED = Seeding((0, 0), 0, by_sample=False)
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch on its way; `result` is set before `done`. The times: see `headrace.records.BatchTimes`."""
+    """A batch on its way, until `made_ns` or `error` is set. The times: see `headrace.records.BatchTimes`."""
 
     indices: IndexBatch
     samples: list[Any]
     missing: int
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    done: threading.Event = field(default_factory=threading.Event)
+    done: SimpleQueue[None] = field(default_factory=SimpleQueue)  # an Event's lock may stay held after Ctrl-C
     dropped: bool = False
     result: Any = None
     error: BaseException | None = None
@@ -90,7 +91,7 @@ class ThreadStream(PythonStream):
 
     def ready(self) -> int:
         self._fill()
-        done = takewhile(lambda batch: batch.done.is_set(), self._pending)
+        done = takewhile(lambda batch: batch.made_ns or batch.error, self._pending)
         return sum(1 for _ in done) if self._pending else 1
 
     @property
@@ -150,7 +151,7 @@ class ThreadStream(PythonStream):
                 self._finish(batch)
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
-            batch.done.set()
+            batch.done.put(None)
 
     def _finish(self, batch: _Batch) -> None:
         with self._meter.timed("collate", len(batch.samples), threads=self._pool.limit):
@@ -158,7 +159,7 @@ class ThreadStream(PythonStream):
             self._pin(batch)
         batch.samples = []
         batch.made_ns = time.perf_counter_ns()
-        batch.done.set()
+        batch.done.put(None)
 
     def _make_whole(self, batch: _Batch) -> None:
         try:
@@ -168,7 +169,7 @@ class ThreadStream(PythonStream):
             batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
-        batch.done.set()
+        batch.done.put(None)
 
     def _pin(self, batch: _Batch) -> None:
         if self._config.pin_memory:  # tensors that are pinned already are handed through
@@ -178,8 +179,11 @@ class ThreadStream(PythonStream):
         if self._pending[0].pid != os.getpid():  # a forked child has none of its parent's threads
             self._pending = deque(self._submit(batch.indices) for batch in self._pending)
         batch = self._pending[0]
-        if not batch.done.wait(self._config.timeout or None):
-            raise RuntimeError(f"DataLoader timed out after {self._config.timeout} seconds")
+        try:
+            if not (batch.made_ns or batch.error):
+                batch.done.get(timeout=self._config.timeout or None)
+        except Empty:
+            raise RuntimeError(f"DataLoader timed out after {self._config.timeout} seconds") from None
         return batch
 
 

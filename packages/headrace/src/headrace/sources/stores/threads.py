@@ -20,11 +20,8 @@ CLAIMS = 2
 
 
 class Threads:
-    """Threads that do what they are given in its order, made as they are needed.
-
-    They are daemons, and nobody waits for them when the process ends: obstore's synchronous functions, which
-    they are in, may be left at any time.
-    """
+    """Threads that do what they are given in its order, made as they are needed. They are daemons, and nobody
+    waits for them when the process ends: obstore's synchronous functions may be left at any time."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -34,7 +31,9 @@ class Threads:
 
     def forget(self) -> None:
         """Starts again without threads and work, as in a forked child."""
-        self._changed = threading.Condition()
+        # Entered in C: in Condition.__enter__, Ctrl-C would leave the lock held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._work: list[tuple[float, int, Callable[[], object]]] = []  # (time, number, work), a heap
         self._numbers = count()
         self._made = self._idle = 0
@@ -42,7 +41,7 @@ class Threads:
     def start(self, work: Callable[[], object], delay: float = 0.0) -> None:
         """Has `work` done, after `delay` seconds or later; it must not raise. Raises RuntimeError if the
         system allows not even one thread."""
-        with self._changed:
+        with self._lock:
             if len(self._work) >= self._idle and self._made < self._most:
                 try:
                     threading.Thread(target=self._run, name=self.name, daemon=True).start()
@@ -68,7 +67,7 @@ class Threads:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._idle += 1
                 while not self._work or self._work[0][0] > time.monotonic():
                     self._changed.wait(self._work[0][0] - time.monotonic() if self._work else None)

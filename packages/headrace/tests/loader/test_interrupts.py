@@ -1,0 +1,100 @@
+"""Ctrl-C at any time, as in a notebook, where the same loader is used again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import headrace
+
+THREADS = ("threading", "headrace.engine.thread_pool", "headrace.engine.thread_stream")
+NATIVE = ("headrace._native.ffi", "headrace.engine.native", "headrace.engine.native_stream")
+
+
+def interrupted(modules: tuple[str, ...], number: int, act: Callable[[], object]) -> bool:
+    """Does `act`, with Ctrl-C at the given one of the places in `modules` where Python looks for signals: the
+    beginning of a function, and the return from one in C. Returns whether there were so many."""
+    left = number
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_globals["__name__"] in modules:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(interrupt)
+        act()
+    except (KeyboardInterrupt, RuntimeError):  # in Thread.start, it may be "release unlocked lock"
+        assert left <= 0
+    finally:
+        sys.setprofile(None)
+    return left <= 0
+
+
+def in_other_thread(loader: headrace.DataLoader) -> list[Any]:
+    """The batches of an epoch in another thread: a lock that this one has kept would let this one pass."""
+    batches: list[Any] = []
+    thread = threading.Thread(target=lambda: batches.extend(loader), daemon=True)
+    thread.start()
+    thread.join(60)
+    return batches
+
+
+@pytest.fixture(autouse=True)
+def in_finalizers_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
+def test_threads_work_afterwards() -> None:
+    numbers: Any = [0, 1, 2, 3]
+    for number in count(1):
+        loader = headrace.DataLoader(numbers, 2, num_workers=1, worker_kind="thread")
+        ran_out = not interrupted(THREADS, number, partial(list, loader))
+        assert [batch.tolist() for batch in in_other_thread(loader)] == [[0, 1], [2, 3]], number
+        if ran_out:
+            break
+    assert number > 50
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> ImageFolder:
+    """4 images whose decoding takes some milliseconds."""
+    (tmp_path / "a").mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    for i in range(4):
+        Image.fromarray(np.roll(noise, 37 * i, 0)).save(tmp_path / f"a/{i:02}.jpg")
+    crop = transforms.RandomResizedCrop(224)
+    return ImageFolder(str(tmp_path), transforms.Compose([crop, transforms.ToTensor()]))
+
+
+def test_native_threads_write_to_no_later_batch(photos: ImageFolder) -> None:
+    def made() -> headrace.DataLoader:
+        return headrace.DataLoader(photos, 2, shuffle=True, seed=1, num_workers=2)
+
+    expected = made()
+    expected.set_epoch(1)
+    images = torch.cat([batch for batch, _ in expected])
+    loader = made()
+    for number in count(1):
+        loader.set_epoch(0)
+        ran_out = not interrupted(NATIVE, number, partial(list, loader))
+        loader.set_epoch(1)
+        assert torch.equal(torch.cat([batch for batch, _ in in_other_thread(loader)]), images), number
+        if ran_out:
+            break
+    assert number > 50
