@@ -31,7 +31,7 @@ PADDING = 256
 # For how long a batch that is dropped waits for the samples that threads have begun, in milliseconds.
 PATIENCE_MS = 100
 
-# Batches whose reads took longer, with all the memory that threads may still write to.
+# Batches that weren't done by then, with all the memory that threads may still write to.
 _unfinished: list[Batch] = []
 
 
@@ -374,7 +374,7 @@ class Batch:
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # Ctrl-C may come between any two steps, and then nothing else refers to a batch that threads make.
-        if self._handle and self._pid == os.getpid() and not _is_finalizing():
+        if not _is_finalizing() and getattr(self, "_handle", None) and self._pid == os.getpid():
             _unfinished.append(self)
             self.cancel()
             if self.wait(PATIENCE_MS):

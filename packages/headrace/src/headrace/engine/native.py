@@ -6,10 +6,9 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +50,9 @@ class NativeThreads:
     def pool(self) -> ffi.Pool:
         """The native pool of this process."""
         if self._pool is None or self._pid != os.getpid():
-            self._pool = ffi.Pool(self.decode_threads, READ_THREADS)
-            self._pid = os.getpid()
-            self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
+            pool, pid = ffi.Pool(self.decode_threads, READ_THREADS), os.getpid()
+            self._end = weakref.finalize(self, _end_pool, pool, pid)
+            self._pool, self._pid = pool, pid  # last: after Ctrl-C, no pool is without its end
         return self._pool
 
     def use(self, decode_threads: int) -> None:
@@ -85,14 +84,18 @@ def _end_pool(pool: ffi.Pool, pid: int) -> None:
 
 @dataclass
 class PendingBatch:
-    """A batch on its way."""
+    """A batch on its way. `finished` gets an item for each sample in `made`: unlike a Future's or an Event's,
+    its lock isn't left held by Ctrl-C."""
 
     keys: BatchKeys
     images: torch.Tensor  # being written: [n, *`NativeSegment.shape`]
     native: ffi.Batch
     pid: int
-    # Samples that Pillow makes, by position, or None until native code has left them to it.
-    fallback: dict[int, Future[tuple[torch.Tensor, int]]] | None = field(default=None)
+    # Positions of samples that Pillow makes, in order, or None until native code has left them to it.
+    fallback: list[int] | None = None
+    made: dict[int, tuple[torch.Tensor, int] | BaseException] = field(default_factory=dict)  # with the label
+    finished: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    dropped: bool = False
     lease: Lease | None = None  # on the files that the samples are read from, if they may go
     submitted_ns: int = field(default_factory=time.perf_counter_ns)  # see `headrace.records.BatchTimes`
     made_ns: int = 0
@@ -156,16 +159,19 @@ class NativeEngine:
         """Waits a little; whether all samples of `pending` are made or have failed."""
         if not self.poll(pending, WAIT_SLICE_MS):
             return False
-        if not pending.fallback:
-            return True
-        return not wait_for(pending.fallback.values(), WAIT_SLICE_MS / 1000).not_done
+        deadline = time.monotonic() + WAIT_SLICE_MS / 1000
+        while len(pending.made) < len(pending.fallback or ()):
+            try:
+                pending.finished.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return False
+        return True
 
     def unfinished(self, pending: PendingBatch) -> list[int]:
         """Positions of samples that are neither made nor have failed, in order."""
         if pending.fallback is None:
-            undecided: list[int] = pending.native.undecided().tolist()
-            return undecided
-        return sorted(position for position, future in pending.fallback.items() if not future.done())
+            return list(map(int, pending.native.undecided()))
+        return [position for position in pending.fallback if position not in pending.made]
 
     def pillow_sample(self, key: SampleKey) -> tuple[torch.Tensor, int]:
         """The sample of `key` by Pillow, in this thread, and its label. Raises SampleError."""
@@ -178,8 +184,7 @@ class NativeEngine:
         mine = [pending for pending in batches if pending.pid == os.getpid()]
         for pending in mine:
             pending.native.cancel()
-            for future in (pending.fallback or {}).values():
-                future.cancel()
+            pending.dropped = True
         deadline = time.monotonic() + PATIENCE_AT_END
         for pending in mine:
             while not pending.native.wait(WAIT_SLICE_MS):
@@ -211,34 +216,28 @@ class NativeEngine:
 
     def _begin_fallback(self, pending: PendingBatch) -> None:
         pending.made_ns = time.perf_counter_ns()
-        failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
-        pending.fallback = {}
+        fallback: list[int] = np.flatnonzero(pending.native.statuses["code"] != abi.OK).tolist()
         tasks: list[Task] = []
-        for position in failed.tolist():
+        for position in fallback:
             key = pending.keys[position]
             lost = None if pending.lease is None else pending.lease.errors.get(position)
-            if lost is not None:
-                pending.fallback[position] = self._failed(key, lost)
-                continue
-            future: Future[tuple[torch.Tensor, int]] = Future()
-            pending.fallback[position] = future
-            tasks.append(partial(_do, future, partial(self.pillow_sample, key)))
+            if lost is None:
+                tasks.append(partial(_make, pending, position, partial(self.pillow_sample, key)))
+            else:
+                error = SampleError.at(key.sample, self.plan.source.path(key.sample), str(lost))
+                error.__cause__ = lost
+                pending.made[position] = error
         if tasks:
             self.threads.python().add(tasks)
-
-    def _failed(self, key: SampleKey, cause: Exception) -> Future[tuple[torch.Tensor, int]]:
-        future: Future[tuple[torch.Tensor, int]] = Future()
-        error = SampleError.at(key.sample, self.plan.source.path(key.sample), str(cause))
-        error.__cause__ = cause
-        future.set_exception(error)
-        return future
+        pending.fallback = fallback  # last: after Ctrl-C before this, it is begun again
 
 
-def _do(future: Future[tuple[torch.Tensor, int]], make: Callable[[], tuple[torch.Tensor, int]]) -> None:
+def _make(pending: PendingBatch, position: int, make: Callable[[], tuple[torch.Tensor, int]]) -> None:
     """Stands in for an executor, whose threads the interpreter's end would wait for, however long."""
-    if not future.set_running_or_notify_cancel():
+    if pending.dropped:
         return
     try:
-        future.set_result(make())
+        pending.made[position] = make()
     except BaseException as error:
-        future.set_exception(error)
+        pending.made[position] = error
+    pending.finished.put(None)

@@ -102,7 +102,7 @@ class NativeStream(BatchStream):
         for count, pending in enumerate(self._pending):
             if not self._engine.poll(pending):
                 return count
-            if pending.fallback and not all(future.done() for future in pending.fallback.values()):
+            if len(pending.made) < len(pending.fallback or ()):
                 return count
         return len(self._pending)
 
@@ -174,7 +174,7 @@ class NativeStream(BatchStream):
     def _settle(self, pending: PendingBatch) -> tuple[list[int], npt.NDArray[np.int64], dict[int, Any]]:
         """Puts Pillow's samples in their places, and asks for the targets. Returns positions that hold a
         sample, the labels of all, and the targets by position, none if labels stay as they are."""
-        transform, fallback = self._user.target_transform, pending.fallback or {}
+        transform, fallback = self._user.target_transform, pending.fallback or []
         labels = self._engine.plan.source.labels[pending.keys.samples]
         targets: dict[int, Any] = {}
         lost = set()
@@ -182,8 +182,11 @@ class NativeStream(BatchStream):
             for position in fallback if transform is None else range(len(pending.keys)):
                 key = pending.keys[position]
                 try:
-                    if position in fallback:
-                        pending.images[position], labels[position] = fallback[position].result()
+                    if position in pending.made:
+                        made = pending.made[position]
+                        if isinstance(made, BaseException):
+                            raise made
+                        pending.images[position], labels[position] = made
                     if transform is not None:
                         targets[position] = self._target(key, labels[position])
                 except Exception as error:

@@ -54,8 +54,7 @@ class _State:
 
     def __init__(self, limit: int) -> None:
         self.pid = os.getpid()
-        # Entered in C: in Condition.__enter__, Ctrl-C would leave the lock held.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # entered in C: Condition.__enter__ may leave it held after Ctrl-C
         self._changed = threading.Condition(self._lock)
         self._tasks: deque[Task] = deque()
         self._limit = limit

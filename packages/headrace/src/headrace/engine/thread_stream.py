@@ -32,7 +32,7 @@ UNSEEDED = Seeding((0, 0), 0, by_sample=False)
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch on its way, until `made_ns` or `error` is set. The times: see `headrace.records.BatchTimes`."""
+    """A batch on its way. The times: see `headrace.records.BatchTimes`; `made_ns` is set last."""
 
     indices: IndexBatch
     samples: list[Any]
@@ -91,7 +91,7 @@ class ThreadStream(PythonStream):
 
     def ready(self) -> int:
         self._fill()
-        done = takewhile(lambda batch: batch.made_ns or batch.error, self._pending)
+        done = takewhile(lambda batch: batch.made_ns, self._pending)
         return sum(1 for _ in done) if self._pending else 1
 
     @property
@@ -151,6 +151,7 @@ class ThreadStream(PythonStream):
                 self._finish(batch)
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
+            batch.made_ns = time.perf_counter_ns()
             batch.done.put(None)
 
     def _finish(self, batch: _Batch) -> None:
@@ -166,9 +167,9 @@ class ThreadStream(PythonStream):
             with self._meter.timed("python", len(batch.samples), threads=self._pool.limit):
                 batch.result = self._guarded.make(Request(batch.indices, UNSEEDED, 0))
             self._pin(batch)
-            batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
+        batch.made_ns = time.perf_counter_ns()
         batch.done.put(None)
 
     def _pin(self, batch: _Batch) -> None:
@@ -180,7 +181,7 @@ class ThreadStream(PythonStream):
             self._pending = deque(self._submit(batch.indices) for batch in self._pending)
         batch = self._pending[0]
         try:
-            if not (batch.made_ns or batch.error):
+            if not batch.made_ns:
                 batch.done.get(timeout=self._config.timeout or None)
         except Empty:
             raise RuntimeError(f"DataLoader timed out after {self._config.timeout} seconds") from None

@@ -178,9 +178,9 @@ class Lease:
             return
         with self.lock:
             self.released = True
-            if self._memory is not None:
-                os.close(self._memory)
-                self._memory = None
+            memory, self._memory = self._memory, None
+            if memory is not None:
+                os.close(memory)
 
     def files(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
         """The paths as `headrace._native.ffi.Source` takes them; that of a record that failed is empty."""

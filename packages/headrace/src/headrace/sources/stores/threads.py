@@ -31,8 +31,7 @@ class Threads:
 
     def forget(self) -> None:
         """Starts again without threads and work, as in a forked child."""
-        # Entered in C: in Condition.__enter__, Ctrl-C would leave the lock held.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # entered in C: Condition.__enter__ may leave it held after Ctrl-C
         self._changed = threading.Condition(self._lock)
         self._work: list[tuple[float, int, Callable[[], object]]] = []  # (time, number, work), a heap
         self._numbers = count()
