@@ -158,8 +158,7 @@ class UnmovableLate(Opaque):
 @pytest.mark.parametrize("kind", ["sent", "received"])
 def test_a_batch_that_fails_keeps_what_is_being_copied(gpu: torch.device, kind: str) -> None:
     simulated.configure(copy_bytes_per_second=5e4, forgetful=True)  # a third of a second
-    copied = 1.0
-    while copied > 0.1:  # on a busy machine the copy may be over too early
+    for _ in range(20):  # on a busy machine, the copy may be over before it is looked at
         feed, tensor = DevicePrefetcher(gpu), host(3)
         address = tensor.data_ptr()
         batch = [tensor, Unmovable(host(0))] if kind == "sent" else [Opaque(tensor), UnmovableLate(host(0))]
@@ -168,11 +167,13 @@ def test_a_batch_that_fails_keeps_what_is_being_copied(gpu: torch.device, kind: 
         del tensor, batch
         gc.collect()
         time.sleep(0.02)
-        assert feed.copy_seconds >= 0  # which lets go of what is over
+        before = feed.copy_seconds  # asking for it lets go of copies that are over
         others = [host(4) for _ in range(3)]
-        copied = feed.copy_seconds
-        reused = address in [other.data_ptr() for other in others]
+        reused, after = address in [other.data_ptr() for other in others], feed.copy_seconds
         feed.close()
+        if after < 0.1:
+            break
+    assert before <= after < 0.1
     assert not reused
 
 

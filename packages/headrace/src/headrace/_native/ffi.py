@@ -27,11 +27,11 @@ FILE_NAME = "libheadrace.so"
 # Bytes that native code may read past the end of data in memory: Buffer::kPadding.
 PADDING = 256
 
-
-# For how long a batch that is dropped waits for the samples that threads have begun, in milliseconds.
+# How long the finalizer of an unfinished batch waits for samples that are being made, in milliseconds.
 PATIENCE_MS = 100
 
-# Batches that weren't done by then, with all the memory that threads may still write to.
+# Batches that were still unfinished then. They are kept until the process ends, as threads may still write to
+# their memory.
 _unfinished: list[Batch] = []
 
 
@@ -316,8 +316,8 @@ class Pool:
         keep: object = None,
     ) -> Batch:
         """Starts a batch: len(indices) samples one after the other from the address `output`. `occurrences`
-        are numbers of earlier occurrences of the indices in the epoch; all 0 by default. `keep` is kept while
-        threads write to `output`."""
+        are numbers of earlier occurrences of the indices in the epoch; all 0 by default. `keep` owns
+        the memory at `output`: it is kept alive until the batch is done."""
         statuses = np.zeros(len(indices), abi.STATUS)
         statuses["code"] = abi.UNDECIDED
         request = abi.Request(
@@ -373,7 +373,7 @@ class Batch:
     _pid: int = field(default_factory=os.getpid)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Ctrl-C may come between any two steps, and then nothing else refers to a batch that threads make.
+        # KeyboardInterrupt may drop the last reference to a batch while native threads write to its memory.
         if not _is_finalizing() and getattr(self, "_handle", None) and self._pid == os.getpid():
             _unfinished.append(self)
             self.cancel()

@@ -52,7 +52,7 @@ class NativeThreads:
         if self._pool is None or self._pid != os.getpid():
             pool, pid = ffi.Pool(self.decode_threads, READ_THREADS), os.getpid()
             self._end = weakref.finalize(self, _end_pool, pool, pid)
-            self._pool, self._pid = pool, pid  # last: after Ctrl-C, no pool is without its end
+            self._pool, self._pid = pool, pid  # last, so that after Ctrl-C no pool lacks its finalizer
         return self._pool
 
     def use(self, decode_threads: int) -> None:
@@ -84,8 +84,8 @@ def _end_pool(pool: ffi.Pool, pid: int) -> None:
 
 @dataclass
 class PendingBatch:
-    """A batch on its way. `finished` gets an item for each sample in `made`: unlike a Future's or an Event's,
-    its lock isn't left held by Ctrl-C."""
+    """A batch on its way. `finished` gets an item for each sample in `made`: unlike a Future or an
+    Event, it has no lock that Ctrl-C can leave held."""
 
     keys: BatchKeys
     images: torch.Tensor  # being written: [n, *`NativeSegment.shape`]
@@ -229,7 +229,7 @@ class NativeEngine:
                 pending.made[position] = error
         if tasks:
             self.threads.python().add(tasks)
-        pending.fallback = fallback  # last: after Ctrl-C before this, it is begun again
+        pending.fallback = fallback  # last: if Ctrl-C comes before, the next call starts them again
 
 
 def _make(pending: PendingBatch, position: int, make: Callable[[], tuple[torch.Tensor, int]]) -> None:
