@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +21,21 @@ from support.jpegs import image_folder
 
 timm_data = integration("timm.data")
 
-# timm leaves it to the interpreter to close the files that it opens.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# timm leaves it to the interpreter to close the files that it opens. As an error the warning would keep the
+# failed sample alive, with the loader and other open files.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _files_closed_before_later_tests() -> Iterator[None]:
+    """Waits for the threads of loaders that a test dropped: later tests don't ignore the warning."""
+    others = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 10
+    while any("headrace-sample" in thread.name for thread in set(threading.enumerate()) - others):
+        gc.collect()
+        assert time.monotonic() < deadline, "a loader that the test dropped is still alive"
+        time.sleep(0.01)
 
 
 def evaluated(root: Path, count: int, **settings: Any) -> Any:
@@ -86,8 +101,6 @@ def test_an_error_comes_where_timm_finds_no_readable_file(attempts: int, tmp_pat
     next(batches)
     with pytest.raises(headrace.SampleError, match=f"Failed to load {attempts} consecutive samples"):
         next(batches)
-    del batches, loader
-    gc.collect()  # not in a later test, which doesn't ignore the warning
 
 
 def test_an_error_of_the_target_transform_is_raised(tmp_path: Path) -> None:
