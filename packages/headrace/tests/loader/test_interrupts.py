@@ -19,6 +19,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.sources.stores.lease import Lease
 
 THREADS = ("threading", "headrace.engine.thread_pool", "headrace.engine.thread_stream")
 NATIVE = ("headrace._native.ffi", "headrace.engine.native", "headrace.engine.native_stream")
@@ -78,6 +79,19 @@ def test_worker_threads_can_be_used_after_an_interrupt() -> None:
         if last:
             break
     assert number > 50
+
+
+def test_a_thread_can_tell_that_records_are_there_after_an_interrupt() -> None:
+    for number in count(1):
+        lease = Lease([], 0)
+        last = not interrupted(("threading", Lease.__module__), number, partial(lease.wait, 0.01))
+        thread = threading.Thread(target=lease.finish, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive(), number
+        assert lease.wait(0), number
+        if last:
+            break
 
 
 @pytest.fixture

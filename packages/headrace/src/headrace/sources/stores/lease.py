@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +106,8 @@ class Lease:
         self.lock = threading.RLock()
         self._parts = 0  # of the work that isn't done
         self._memory: int | None = None  # descriptor of the records that aren't in the cache
-        self._memory_bytes = 0
-        self._done = threading.Event()
+        self._finished = False
+        self._news: SimpleQueue[None] = SimpleQueue()  # an Event's lock may stay held after Ctrl-C
 
     def __len__(self) -> int:
         return len(self.wanted)
@@ -123,11 +125,15 @@ class Lease:
 
     def finish(self) -> None:
         """Marks the work as done. It is called once, after all work."""
-        self._done.set()
+        self._finished = True
+        self._news.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Returns whether everything is there or has failed, at most so many seconds from now."""
-        return self._done.is_set() or self._done.wait(seconds)
+        if not self._finished:
+            with suppress(Empty):
+                self._news.get(timeout=seconds)
+        return self._finished
 
     def arrived(self) -> Lease:
         """This, once everything is there or has failed. Raises why all of it failed, or Ctrl-C; then it is
@@ -155,12 +161,9 @@ class Lease:
                 return
             if self._memory is None:
                 self._memory = os.memfd_create("headrace-records")
-            self.begins[i] = self._memory_bytes
-            self._memory_bytes += len(data)
-            at = self.begins[i]
+            self.begins[i] = os.lseek(self._memory, 0, os.SEEK_CUR)
             while len(data):
-                written = os.pwrite(self._memory, data, at)
-                data, at = data[written:], at + written
+                data = data[os.write(self._memory, data) :]
             self.paths[i] = f"{MEMORY}{self._memory}"
 
     def read(self, i: int) -> bytes:
@@ -185,8 +188,7 @@ class Lease:
     def files(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
         """The paths as `headrace._native.ffi.Source` takes them; that of a record that failed is empty."""
         encoded = [b"" if path is None else os.fsencode(path) for path in self.paths]
-        ends = np.cumsum([len(path) + 1 for path in encoded], dtype=np.uint64)
-        offsets = np.concatenate((np.zeros(1, np.uint64), ends))
+        offsets = np.cumsum([0, *(len(path) + 1 for path in encoded)], dtype=np.uint64)
         return np.frombuffer(b"\0".join(encoded) + b"\0", np.uint8), offsets
 
     def sizes(self) -> npt.NDArray[np.uint64]:
