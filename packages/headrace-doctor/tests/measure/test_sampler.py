@@ -119,11 +119,20 @@ def test_names_what_takes_the_time(
     tmp_path: Path, workers: int, dataset: Dataset[Any], collate: Any, stage: str
 ) -> None:
     context = "fork" if workers else None
-    with sampled(tmp_path) as announce:
-        announce("supply")
-        list(DataLoader(dataset, 4, num_workers=workers, collate_fn=collate, multiprocessing_context=context))
-    main, in_workers = counts_of(tmp_path, "main"), counts_of(tmp_path, "worker")
-    counts = in_workers if workers else main
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with sampled(folder) as announce:
+            announce("supply")
+            list(
+                DataLoader(
+                    dataset, 4, num_workers=workers, collate_fn=collate, multiprocessing_context=context
+                )
+            )
+        main, in_workers = counts_of(folder, "main"), counts_of(folder, "worker")
+        counts = in_workers if workers else main
+        if sum(line["rounds"] for line in counts) >= 10:  # or other programs kept the sampler from its work
+            break
     assert len({line["pid"] for line in counts}) == max(1, workers)
     # A busy machine lets the sampler look so seldom that shares say little.
     assert costliest(counts) == stage, [line["stages"] for line in counts]
