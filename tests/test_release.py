@@ -61,12 +61,16 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     fine = checks.Check("fine", f"printf '{output}'", ("native",))
     broken = checks.Check("broken", f"echo $PWD/log; test -e {ready}", (":!docs",))
     absent = checks.Check("absent", "true", needs=("no-such-program",))
+    tested = checks.Check("tested", 'echo "ran: $TESTS"; echo = 5 passed; test ! -e no', ("tests", "code.py"))
     monkeypatch.setattr(checks, "ROOT", tmp_path)
-    monkeypatch.setattr(checks, "CHECKS", (fine, broken, absent, checks.Check("later", "true")))
+    monkeypatch.setattr(checks, "CHECKS", (fine, broken, absent, tested, checks.Check("later", "true")))
 
-    def git(*command: str) -> None:
+    def git(*command: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True)
+        done = subprocess.run(
+            ["git", *identity, *command], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout.strip()
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "First")
@@ -109,3 +113,17 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     assert run("fine", "broken")[1] == ["broken"]
     commit("native/code.cpp")
     assert run("fine", "broken")[1] == ["fine", "broken"]
+
+    def ran() -> list[str]:
+        (log,) = (tmp_path / "work").glob(f"{git('rev-parse', '--short=12', 'HEAD')}/tested.log")
+        return re.findall("ran: (.*)", log.read_text())
+
+    run("tested")
+    assert ran() == [""]
+    commit("tests/test_b.py")
+    _, ended, page = run("tested")
+    assert (ended, ran()) == (["tested"], ["tests/test_b.py"])
+    assert re.search(r"\| tests/test_b\.py: 5 passed; on \w{12}: 5 passed \|", page)
+    commit("tests/helpers.py")
+    run("tested")
+    assert ran() == [""]

@@ -8,8 +8,8 @@ The commit is checked out in a folder of its own, so that the working tree may c
 kept after each check, in docs/release-check.json with a page beside it: run the command again after an
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
 is no longer the newest). A check that passed on an earlier commit is not repeated if none of the code that
-it depends on has changed since. A check that needs a program which this machine lacks is listed as not run,
-with the program's name.
+it depends on has changed since; where only tests have, those files are all that `make test` runs again. A
+check that needs a program which this machine lacks is listed as not run, with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -29,7 +29,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 15  # of the output of a check that failed
@@ -71,7 +70,8 @@ class Check:
 
     Attributes:
         name: what it is called on the command line and on the page.
-        command: run by bash in the root of the checkout.
+        command: run by bash in the root of the checkout. $TESTS is empty, or the files of tests that have
+            changed since the check passed, if nothing else has.
         inputs: the files that it depends on, as pathspecs of git.
         hours: at most; it has failed if it takes longer.
         needs: programs without which it can't run.
@@ -92,8 +92,8 @@ def long(name: str, selected: str, hours: float, inputs: tuple[str, ...]) -> Che
 def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()) -> Check:
     """The default tests in a virtual environment of their own, which takes 5 GB and is removed again."""
     folder = f".venv-{name}"
-    command = f"{before}make test {options} VENV={folder} && rm -rf {folder}".replace("  ", " ")
-    return Check(name, command, needs=needs)
+    command = f'{before}make test {options} ARGS="$TESTS" VENV={folder} && rm -rf {folder}'
+    return Check(name, command.replace("  ", " "), needs=needs)
 
 
 CHECKS = (
@@ -172,8 +172,9 @@ def missing_programs(check: Check) -> list[str]:
     ]
 
 
-def run(check: Check, checkout: Path, log: Path) -> Result:
-    """Runs a check in the checkout, with its output in `log`."""
+def run(check: Check, checkout: Path, log: Path, earlier: Result | None, tests: list[str]) -> Result:
+    """Runs a check in the checkout, with its output in `log`: `tests` alone if nothing else has changed since
+    it passed `earlier`."""
     missing = missing_programs(check)
     if missing:
         return Result("not run", 0.0, now(), f"{' and '.join(missing)} not installed")
@@ -181,7 +182,12 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
     with log.open("wb") as output:
         command = ["bash", "-c", check.command]
         process = subprocess.Popen(
-            command, cwd=checkout, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=checkout,
+            env={**os.environ, "TESTS": " ".join(tests)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             status = process.wait(timeout=3600 * check.hours)
@@ -196,7 +202,10 @@ def run(check: Check, checkout: Path, log: Path) -> Result:
     where = machine(), git("rev-parse", "--short=12", "HEAD", folder=checkout)
     if status == 0:
         summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
-        return Result("passed", seconds, now(), "\n".join([*summary, *left_out(lines)]), *where)
+        text = "\n".join([*summary, *left_out(lines)])
+        if earlier and tests:
+            text = f"{' '.join(tests)}: {summary[0]}; on {earlier.commit}: {earlier.text}"
+        return Result("passed", seconds, now(), text, *where)
     reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
     return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), *where)
 
@@ -233,25 +242,33 @@ def git(*arguments: str, folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def kept(record: dict[str, Any], commit: str) -> dict[str, Result]:
-    """The results of a record that hold for a commit."""
-    results = {name: Result(**fields) for name, fields in record.get("results", {}).items()}
+def held(results: dict[str, Result], commit: str) -> dict[str, Result]:
+    """The results that are those of a commit, too, and what was not run."""
     inputs = {check.name: check.inputs for check in CHECKS}
     return {
         name: result
         for name, result in results.items()
-        if name in inputs
-        and (
-            result.commit == commit
-            or (result.outcome == "passed" and unchanged(result.commit, commit, inputs[name]))
-        )
+        if result.commit in (commit, "")
+        or (result.outcome == "passed" and changed(result.commit, commit, inputs[name]) == [])
     }
 
 
-def unchanged(earlier: str, later: str, inputs: tuple[str, ...]) -> bool:
-    """Whether two commits have the same files in the paths of `inputs`."""
-    command = ["git", "diff", "--quiet", earlier, later, "--", *inputs]
-    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
+def changed(earlier: str, later: str, inputs: tuple[str, ...]) -> list[str] | None:
+    """The files that differ between two commits in the paths of `inputs`. None if the earlier is unknown."""
+    command = ["git", "diff", "--name-only", earlier, later, "--", *inputs]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    )
+    return None if done.returncode else done.stdout.splitlines()
+
+
+def changed_tests(earlier: Result | None, checkout: Path, check: Check) -> list[str]:
+    """The files of tests that have changed since a check passed, or none if anything else has."""
+    if earlier is None or earlier.outcome != "passed" or "$TESTS" not in check.command:
+        return []
+    files = changed(earlier.commit, git("rev-parse", "HEAD", folder=checkout), check.inputs) or []
+    there = [file for file in files if (checkout / file).exists()]
+    return there if all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files) else []
 
 
 def page(commit: str, results: dict[str, Result]) -> str:
@@ -292,11 +309,11 @@ def page(commit: str, results: dict[str, Result]) -> str:
 
 
 def save(record: Path, commit: str, results: dict[str, Result]) -> None:
-    """Writes the record and, beside it, the page."""
+    """Writes the record and, beside it, the page of what holds for the commit."""
     content = {"results": {name: asdict(result) for name, result in results.items()}}
     record.with_suffix(".new").write_text(json.dumps(content, indent=1) + "\n")
     record.with_suffix(".new").replace(record)
-    record.with_suffix(".md").write_text(page(commit, results))
+    record.with_suffix(".md").write_text(page(commit, held(results, commit)))
 
 
 def main() -> int:
@@ -326,18 +343,22 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         git("clone", "--quiet", "--no-checkout", str(ROOT), str(checkout))
         git("checkout", "--quiet", "--detach", commit, folder=checkout)
-    results = kept(json.loads(arguments.record.read_text()), commit) if arguments.record.exists() else {}
+    record = json.loads(arguments.record.read_text())["results"] if arguments.record.exists() else {}
+    names = [check.name for check in CHECKS]
+    results = {name: Result(**fields) for name, fields in record.items() if name in names}
     save(arguments.record, commit, results)
     for check in CHECKS:
         if arguments.only and check.name not in arguments.only:
             continue
-        if check.name in results and results[check.name].outcome == "passed":
+        earlier = results.get(check.name)
+        if earlier and earlier.outcome == "passed" and check.name in held(results, commit):
             continue
         print(f"{now()}  {check.name}: {check.command}", flush=True)
-        results[check.name] = run(check, checkout, folder / f"{check.name}.log")
+        tests = changed_tests(earlier, checkout, check)
+        results[check.name] = run(check, checkout, folder / f"{check.name}.log", earlier, tests)
         print(f"{now()}  {check.name}: {results[check.name].outcome}", flush=True)
         save(arguments.record, commit, results)
-    return int(any(result.outcome == "failed" for result in results.values()))
+    return int(any(result.outcome == "failed" for result in held(results, commit).values()))
 
 
 if __name__ == "__main__":
