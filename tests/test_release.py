@@ -61,7 +61,7 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     fine = checks.Check("fine", f"printf '{output}'", ("native",))
     broken = checks.Check("broken", f"echo $PWD/log; test -e {ready}", (":!docs",))
     absent = checks.Check("absent", "true", needs=("no-such-program",))
-    tested = checks.Check("tested", 'echo "ran: $TESTS"; echo = 5 passed; test ! -e no', ("tests", "code.py"))
+    tested = checks.Check("tested", 'echo "ran: $TESTS"; echo = 5 passed', ("tests", "code.py"))
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     monkeypatch.setattr(checks, "CHECKS", (fine, broken, absent, tested, checks.Check("later", "true")))
 
@@ -99,9 +99,9 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     assert "| broken |" in page
     assert "| failed |" not in page
 
-    def commit(file: str) -> None:
+    def commit(file: str, text: str = "changed") -> None:
         (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("changed")
+        (tmp_path / file).write_text(text)
         git("add", file)
         git("commit", "-q", "-m", file)
 
@@ -125,5 +125,11 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     assert (ended, ran()) == (["tested"], ["tests/test_b.py"])
     assert re.search(r"\| tests/test_b\.py: 5 passed; on \w{12}: 5 passed \|", page)
     commit("tests/helpers.py")
+    run("tested")
+    assert ran() == [""]
+    commit("tests/test_c.py", "from exact.test_b import read")
+    run("tested")
+    assert ran() == ["tests/test_c.py"]
+    commit("tests/test_b.py", "read = open")  # which another test imports
     run("tested")
     assert ran() == [""]

@@ -263,12 +263,18 @@ def changed(earlier: str, later: str, inputs: tuple[str, ...]) -> list[str] | No
 
 
 def changed_tests(earlier: Result | None, checkout: Path, check: Check) -> list[str]:
-    """The files of tests that have changed since a check passed, or none if anything else has."""
+    """The files of tests that have changed since a check passed. Empty if anything else has changed, or if
+    other tests import one of them."""
     if earlier is None or earlier.outcome != "passed" or "$TESTS" not in check.command:
         return []
     files = changed(earlier.commit, git("rev-parse", "HEAD", folder=checkout), check.inputs) or []
-    there = [file for file in files if (checkout / file).exists()]
-    return there if all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files) else []
+    if not files or not all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files):
+        return []
+    imports = "|".join(rf"^from (.*\.)?{Path(file).stem} import" for file in files)
+    search = ["git", "grep", "--quiet", "-E", imports, "--", "*.py"]
+    if subprocess.run(search, cwd=checkout, check=False).returncode == 0:
+        return []
+    return [file for file in files if (checkout / file).exists()]
 
 
 def page(commit: str, results: dict[str, Result]) -> str:
