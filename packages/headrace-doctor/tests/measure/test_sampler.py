@@ -131,10 +131,11 @@ def test_names_what_takes_the_time(
             )
         main, in_workers = counts_of(folder, "main"), counts_of(folder, "worker")
         counts = in_workers if workers else main
-        if sum(line["rounds"] for line in counts) >= 10:  # or other programs kept the sampler from its work
+        # On a busy machine an epoch may be over before the sampler has looked often enough.
+        if sum(line["rounds"] for line in counts) >= 10:
             break
     assert len({line["pid"] for line in counts}) == max(1, workers)
-    # A busy machine lets the sampler look so seldom that shares say little.
+    # Nor do shares of the time say much there: only which is the largest.
     assert costliest(counts) == stage, [line["stages"] for line in counts]
     # However long a thread waits for a core: none is blocked but by what it reads.
     assert (waiting(counts, stage) > 0) == (stage == "read")
