@@ -5,7 +5,8 @@
     python benchmarks/measure.py --list                                  (what is done, and what is missing)
 
 Each benchmark writes to benchmarks/work and continues there after an interruption: run the command again.
-What is complete is moved to results/DATE-NAME.json; `make figures` draws the pages from it.
+What is complete is moved to results/DATE-NAME.json; `make figures` draws the pages from it. Each benchmark is
+of one machine, which is stated beside its figures: different ones may run on different machines.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class Benchmark:
         return WORK / ("peers.json" if self.name == "loaders" else f"{self.name}.json")
 
     def complete(self) -> bool:
-        """True if the newest results are those of the present code on this machine."""
-        record = machine.newest(self.name)
-        return bool(record) and bool(machine.continued(RESULTS / record["file"]))
+        """True if the newest results are those of the present code, on whichever machine."""
+        commit = machine.newest(self.name).get("machine", {}).get("commit")
+        same = ("git", "diff", "--quiet", commit or "", "--", *machine.MEASURED)
+        return bool(commit) and subprocess.run(same, cwd=machine.ROOT, check=False).returncode == 0
 
 
 BOTH = (

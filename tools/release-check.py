@@ -42,8 +42,9 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and run epochs with faults:
 # they import neither the commands nor what takes the place of torch's class. LOADER is for checks that use
 # neither the doctor nor tests, unless they name those as well; WITHOUT_PACKS for those that neither make nor
-# read packs. CODE leaves out documents, their tests and this script, which count for the check "test" alone,
-# not for other Pythons; RUN leaves out all tests.
+# read packs. CODE leaves out documents, their tests, this script and the one that runs all benchmarks, which
+# count for the check "test" alone, not for other Pythons; RUN leaves out all tests.
+RUNNERS = (":!tools/release-check.py", ":!benchmarks/measure.py")
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 WITHOUT_PACKS = tuple(f":!packages/headrace/src/headrace/{name}" for name in ("packs", "sources/pack_*.py"))
 PROGRAMS = (
@@ -56,10 +57,10 @@ PROGRAMS = (
 LOADER = (
     *(f"packages/headrace/{name}" for name in ("src", "native", "pyproject.toml")),
     *("tests/support", "tests/accelerator", "examples", "benchmarks/*.py", "conftest.py"),
-    *("pyproject.toml", "Makefile", "tools", ":!tools/release-check.py", ":!**/*.md"),
+    *("pyproject.toml", "Makefile", "tools", *RUNNERS, ":!**/*.md"),
 )
 INTEGRATION = (*LOADER, f"{TESTS}/integrations", *WITHOUT_PACKS)
-CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", ":!tools/release-check.py")
+CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", *RUNNERS)
 RUN = (*CODE, ":!tests", ":!packages/*/tests/*")
 ALL = (":!docs/release-check.*",)
 
@@ -136,7 +137,7 @@ CHECKS = (
     Check("audit", "make audit", RUN),
     Check("demo", "make demo", RUN),
     Check("bench-quick", "make bench-quick", RUN),
-    # That what benchmarks/measure.py lists was measured with this commit's code, on this machine.
+    # That what benchmarks/measure.py lists was measured with this commit's code.
     Check("measured", "python3 benchmarks/measure.py --list", ALL),
 )
 
