@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -65,6 +66,26 @@ def test_raise_names_index_path_cause_and_remedy(damaged: ImageFolder) -> None:
         assert part in str(error)
     assert isinstance(error, OSError)
     assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_the_memory_of_a_batch_with_a_bad_sample_is_freed_at_once(
+    damaged: ImageFolder, on_error: Any
+) -> None:
+    loader = headrace.DataLoader(damaged, batch_size=4, num_workers=2, on_error=on_error)
+    list(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        list(loader)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kept = [value for value in gc.garbage if isinstance(value, torch.Tensor) and len(value) == 4]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not kept
 
 
 def test_after_an_error_the_epoch_goes_on(damaged: ImageFolder) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +94,7 @@ class PendingBatch:
     pid: int
     # Positions of samples that Pillow makes, in order, or None until native code has left them to it.
     fallback: list[int] | None = None
-    made: dict[int, tuple[torch.Tensor, int] | BaseException] = field(default_factory=dict)  # with the label
+    made: dict[int, Any] = field(default_factory=dict)  # images with labels, and errors
     finished: SimpleQueue[None] = field(default_factory=SimpleQueue)
     dropped: bool = False
     lease: Lease | None = None  # on the files that the samples are read from, if they may go

@@ -162,8 +162,8 @@ class NativeStream(BatchStream):
 
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: starts the batches in flight again."""
-        for i, pending in enumerate(self._pending):
-            self._pending[i] = self._engine.submit(IndexBatch(pending.keys.samples, pending.keys.occurrences))
+        keys = [pending.keys for pending in self._pending]
+        self._pending = deque(self._engine.submit(IndexBatch(k.samples, k.occurrences)) for k in keys)
 
     def _look_ahead(self) -> None:
         # What is left to Pillow should not wait until its batch is asked for.
@@ -182,11 +182,10 @@ class NativeStream(BatchStream):
             for position in fallback if transform is None else range(len(pending.keys)):
                 key = pending.keys[position]
                 try:
+                    if isinstance(pending.made.get(position), BaseException):
+                        raise pending.made.pop(position)  # its traceback refers to `pending`
                     if position in pending.made:
-                        made = pending.made[position]
-                        if isinstance(made, BaseException):
-                            raise made
-                        pending.images[position], labels[position] = made
+                        pending.images[position], labels[position] = pending.made[position]
                     if transform is not None:
                         targets[position] = self._target(key, labels[position])
                 except Exception as error:

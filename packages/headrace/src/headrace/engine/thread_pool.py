@@ -30,11 +30,11 @@ class ThreadPool:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._state = _State(self.limit)
         self._end = weakref.finalize(self, _State.end, self._state)
         self._end.atexit = False  # `_end_all` does it, and waits
         _all.add(self._state)
+        self._pid = os.getpid()  # last: if Ctrl-C comes before in a forked child, the next call does it again
 
     def use(self, limit: int) -> None:
         """From now on `limit` tasks at a time, at most `MAX_THREADS`; what runs is let finish."""
