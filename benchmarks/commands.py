@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def measured(arguments: str, folder: Path, place: Path) -> dict[str, Any]:
                 most = max(most, shared_memory(process))
             except psutil.Error:  # it has ended
                 break
-            time.sleep(0.2)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(0.2)
     if running.returncode:
         sys.exit(f"{command} ended with {running.returncode}")
     return {"seconds": time.perf_counter() - start, "bytes": most}
