@@ -77,7 +77,7 @@ def measured(arguments: str, folder: Path, place: Path) -> dict[str, Any]:
             except psutil.Error:  # it has ended
                 break
             with suppress(subprocess.TimeoutExpired):
-                running.wait(0.2)
+                running.wait(min(0.2, 0.005 + (time.perf_counter() - start) / 10))
     if running.returncode:
         sys.exit(f"{command} ended with {running.returncode}")
     return {"seconds": time.perf_counter() - start, "bytes": most}

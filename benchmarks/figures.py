@@ -210,7 +210,7 @@ def commands() -> str:
     rows = []
     for name, runs in record["runs"].items():
         seconds, memory = (statistics.median(run[key] for run in runs) for key in ("seconds", "bytes"))
-        rows.append([f"`{name}`", f"{seconds:.1f}", f"{memory / 1e6:,.0f}"])
+        rows.append([f"`{name}`", f"{seconds:.2g}", f"{memory / 1e6:,.0f}"])
     return f"{conditions(record)}\n\n{table(['command', 'seconds', 'MB'], rows)}"
 
 

@@ -44,7 +44,9 @@ install_decoders() {  # for decoders.py
 install_dali() { make_environment dali && install dali nvidia-dali-cuda120 numpy; }
 install_turboloader() { make_environment turboloader && install turboloader turboloader numpy; }
 install_spdl() { debian ffmpeg && make_environment spdl shared && install spdl spdl; }  # decodes with the system's FFmpeg
-install_streaming() { make_environment streaming shared && install streaming litdata mosaicml-streaming webdataset; }  # for remote.py
+install_streaming() { # for remote.py; Streaming 0.13 uses a lock in forked workers, which newer ones of filelock refuse
+  make_environment streaming shared && install streaming litdata mosaicml-streaming webdataset 'filelock<3.20'
+}
 install_webdataset() { make_environment webdataset shared && install webdataset webdataset; }
 install_ffcv() {
   # Only a source release exists; it finds OpenCV and TurboJPEG through pkg-config.
