@@ -77,7 +77,7 @@ def measured(arguments: str, folder: Path, place: Path) -> dict[str, Any]:
             except psutil.Error:  # it has ended
                 break
             with suppress(subprocess.TimeoutExpired):
-                running.wait(min(0.2, 0.005 + (time.perf_counter() - start) / 10))
+                running.wait(0.01 if time.perf_counter() - start < 0.1 else 0.2)  # a look is slow
     if running.returncode:
         sys.exit(f"{command} ended with {running.returncode}")
     return {"seconds": time.perf_counter() - start, "bytes": most}
