@@ -47,6 +47,7 @@ class Benchmark:
 
     @property
     def script(self) -> str:
+        """Where the script is in benchmarks/."""
         return self.command.split()[0]
 
     def complete(self) -> bool:

@@ -77,3 +77,32 @@ def test_a_measurement_continues_with_the_same_code_only(
     assert machine.continued(record)["rows"] == {"a": 1}
     commit(code, "two")
     assert machine.continued(record) == {}
+
+
+def test_a_measurement_is_complete_while_what_it_depends_on_is_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, measure = experiment("machine"), experiment("measure")
+    monkeypatch.setattr(measure.machine, "ROOT", tmp_path)
+
+    def commit(name: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name + path.read_text() if path.exists() else name)
+        identity = ("-c", "user.name=a", "-c", "user.email=b")
+        for command in (["add", name], [*identity, "commit", "-qm", name]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True)
+        head = ["git", "rev-parse", "HEAD"]
+        return subprocess.run(head, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    floor = next(benchmark for benchmark in measure.BENCHMARKS if benchmark.name == "floor")
+    for name in ("benchmarks/floor.py", "benchmarks/rows.py", "packages/one/src/code.py"):
+        first = commit(name)
+        record = {"machine": {**machine.describe(), "cpu": "another", "commit": first}}
+        monkeypatch.setattr(measure.machine, "newest", lambda _, record=record: record)
+        commit("benchmarks/tuning.py")
+        commit("benchmarks/measure.py")
+        assert floor.complete()
+        commit(name)
+        assert not floor.complete()
