@@ -33,12 +33,14 @@ class Benchmark:
         command: the script and its arguments.
         minutes: that it takes on two cores, about.
         python: the peer whose interpreter runs it.
+        module: that no other benchmark imports.
     """
 
     name: str
     command: str
     minutes: int
     python: str | None = None
+    module: str | None = None
 
     @property
     def work(self) -> Path:
@@ -53,8 +55,9 @@ class Benchmark:
     def complete(self) -> bool:
         """True if the newest results are those of the present code, on whichever machine."""
         commit = machine.newest(self.name).get("machine", {}).get("commit")
-        others = {benchmark.script for benchmark in BENCHMARKS if benchmark.script != self.script}
-        without = (f":!benchmarks/{script}" for script in sorted(others | {"measure.py"}))
+        others = [benchmark for benchmark in BENCHMARKS if benchmark.script != self.script]
+        files = {"measure.py", *(name for each in others for name in (each.script, each.module) if name)}
+        without = (f":!benchmarks/{name}" for name in sorted(files))
         same = ("git", "diff", "--quiet", commit or "", "--", *machine.MEASURED, *without)
         return bool(commit) and subprocess.run(same, cwd=machine.ROOT, check=False).returncode == 0
 
@@ -75,7 +78,7 @@ BENCHMARKS = (
     Benchmark("tuning", "tuning.py --data {data} --rounds 2 --seconds 2.5 --json {out}", 15),
     Benchmark("overlap", "overlap.py --json {out}", 2),
     Benchmark("packing", "packing.py {data}/pictures-2000 --out {out}", 5),
-    Benchmark("remote", f"{REMOTE} --peers {{peers}}/streaming/bin/python", 15),
+    Benchmark("remote", f"{REMOTE} --peers {{peers}}/streaming/bin/python", 15, module="remote_peers.py"),
     Benchmark("decoders", "decoders.py --data {data} --out {out}", 10, "decoders"),
     Benchmark("augmentations", "augmentations.py --data {data} --output {out}", 45),
     Benchmark("stalls", "stalls/run.py --entrant doctor --data {data} --json {out}", 60),

@@ -72,6 +72,10 @@ def mosaic(work: Path, address: str, cache: Path, threads: int) -> Epoch:  # noq
     dataset = Pictures(
         remote=f"s3://{BUCKET}/mosaic", local=str(cache / "mosaic"), shuffle=True, batch_size=BATCH_SIZE
     )
+    for stream in dataset.streams:
+        # Forked workers would share the connection that has read the index: a download may then wait for the
+        # timeout of 60 s, or take another's bytes.
+        stream._downloader.clean_up()
     loader = DataLoader(dataset, BATCH_SIZE, num_workers=threads, persistent_workers=True)
     return lambda: loader
 
