@@ -212,7 +212,10 @@ def main() -> None:
         if not arguments.check:
             print("| script | loader | plan | images | times torch |\n|---|---|---|---|---|")
         for number, script in enumerate(SCRIPTS):
-            if script.name not in arguments.scripts or script.missing or script.name in done:
+            if script.name not in arguments.scripts or script.name in done:
+                continue
+            if script.missing:
+                print(f"{script.name}: not run without {', '.join(script.missing)}", file=sys.stderr)
                 continue
             place = Path(folder, str(number))
             for ranks in (1, 2) if arguments.check and script.ranks else (1,):
