@@ -33,7 +33,7 @@ class Benchmark:
         command: the script and its arguments.
         minutes: that it takes on two cores, about.
         python: the peer whose interpreter runs it.
-        module: that no other benchmark imports.
+        module: a module of benchmarks/ that only this benchmark imports.
     """
 
     name: str

@@ -96,7 +96,8 @@ def test_a_measurement_is_complete_while_what_it_depends_on_is_unchanged(
         return subprocess.run(head, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
 
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    floor = next(benchmark for benchmark in measure.BENCHMARKS if benchmark.name == "floor")
+    benchmarks = {benchmark.name: benchmark for benchmark in measure.BENCHMARKS}
+    floor, remote = benchmarks["floor"], benchmarks["remote"]
     for name in ("benchmarks/floor.py", "benchmarks/rows.py", "packages/one/src/code.py"):
         first = commit(name)
         record = {"machine": {**machine.describe(), "cpu": "another", "commit": first}}
@@ -104,5 +105,9 @@ def test_a_measurement_is_complete_while_what_it_depends_on_is_unchanged(
         commit("benchmarks/tuning.py")
         commit("benchmarks/measure.py")
         assert floor.complete()
+        assert remote.complete()
+        commit("benchmarks/remote_peers.py")
+        assert floor.complete()
+        assert not remote.complete()
         commit(name)
         assert not floor.complete()
