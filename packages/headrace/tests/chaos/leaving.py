@@ -320,9 +320,10 @@ class Session:
 
 
 def _only_an_interrupt(text: str) -> bool:
-    """Whether what was printed is the traceback of Ctrl-C, and of nothing else."""
-    others = ("Exception in thread", "\nProcess ", "Fatal", "leaked", "Aborted")
-    return text.rstrip().endswith("KeyboardInterrupt") and not any(other in text for other in others)
+    """Whether what was printed are the tracebacks of Ctrl-C, of the session and of processes that it reached
+    before they ran anything but multiprocessing's own start."""
+    others = r"Exception in thread|Fatal|leaked|Aborted|multiprocessing/process\.py\", line \d+, in run\b"
+    return text.rstrip().endswith("KeyboardInterrupt") and not re.search(others, text)
 
 
 class Family:
