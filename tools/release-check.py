@@ -39,28 +39,31 @@ INTEGRATIONS = (
     " $(.venv/bin/python tools/build-tools.py --only integrations ray) fastai mmengine"
 )
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and run epochs with faults:
-# they import neither the commands nor what takes the place of torch's class. LOADER is for checks that use
-# neither the doctor nor tests, unless they name those as well; WITHOUT_PACKS for those that neither make nor
-# read packs. CODE leaves out documents, their tests, this script and the one that runs all benchmarks, which
-# count for the check "test" alone, not for other Pythons; RUN leaves out all tests.
+# What checks depend on, as pathspecs of git. PROGRAMS is for those that fuzz and, with CHAOS, run epochs with
+# faults: they import neither the commands nor what takes the place of torch's class. LOADER is for checks
+# that use neither the doctor nor tests, unless they name those as well; WITHOUT_PACKS for those that neither
+# make nor read packs. CODE leaves out documents, their tests, this script and the one that runs all
+# benchmarks, which count for the check "test" alone. DEFAULT is for `make test` with other versions of Python
+# and libraries, without what only long tests run. RUN leaves out all tests.
 RUNNERS = (":!tools/release-check.py", ":!benchmarks/measure.py")
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 WITHOUT_PACKS = tuple(f":!packages/headrace/src/headrace/{name}" for name in ("packs", "sources/pack_*.py"))
 PROGRAMS = (
     *NATIVE,
-    *("packages/headrace/src", "packages/headrace/tests/chaos", "packages/headrace/tests/fuzz"),
-    *("tests/support", "tools/mutate.py", ":!**/test_*.py", ":!packages/headrace/tests/fuzz/corpus"),
+    *("packages/headrace/src", f"{TESTS}/fuzz"),
+    *("tests/support", "tools/mutate.py", ":!**/test_*.py", f":!{TESTS}/fuzz/corpus"),
     *(f":!packages/headrace/src/headrace/{name}" for name in ("cli", "run.py", "replacement.py")),
     *WITHOUT_PACKS,
 )
+CHAOS = f"{TESTS}/chaos"
 LOADER = (
     *(f"packages/headrace/{name}" for name in ("src", "native", "pyproject.toml")),
     *("tests/support", "tests/accelerator", "examples", "benchmarks/*.py", "conftest.py"),
-    *("pyproject.toml", "Makefile", "tools", *RUNNERS, ":!**/*.md"),
+    *("pyproject.toml", "Makefile", "tools", *RUNNERS, ":!**/*.md", ":!tests/accelerator/test_*.py"),
 )
 INTEGRATION = (*LOADER, f"{TESTS}/integrations", *WITHOUT_PACKS)
 CODE = (":!*.md", ":!docs", ":!tests/docs", ":!benchmarks/results", *RUNNERS)
+DEFAULT = (*CODE, f":!{CHAOS}/leaving.py", f":!{CHAOS}/soak.py")
 RUN = (*CODE, ":!tests", ":!packages/*/tests/*")
 ALL = (":!docs/release-check.*",)
 
@@ -94,7 +97,7 @@ def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()
     """The default tests in a virtual environment of their own, which takes 5 GB and is removed again."""
     folder = f".venv-{name}"
     command = f'{before}make test {options} ARGS="$TESTS" VENV={folder} && rm -rf {folder}'
-    return Check(name, command.replace("  ", " "), needs=needs)
+    return Check(name, command.replace("  ", " "), DEFAULT, needs=needs)
 
 
 CHECKS = (
@@ -111,8 +114,8 @@ CHECKS = (
     long("torch-tests", f"{TESTS}/integrations/test_torch_tests.py", 4, INTEGRATION),
     long("torchdata", f"{TESTS}/integrations/test_torchdata.py", 1, INTEGRATION),
     long("integrations", f"{TESTS}/integrations --ignore-glob=*/test_torch*.py", 4, INTEGRATION),
-    long("exits", f"{TESTS}/chaos", 4, (*LOADER, f"{TESTS}/chaos", *WITHOUT_PACKS)),
-    long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={TESTS}/chaos", 4, (*LOADER, TESTS)),
+    long("exits", CHAOS, 4, (*LOADER, CHAOS, *WITHOUT_PACKS)),
+    long("long-loader", f"{TESTS} --ignore={TESTS}/integrations --ignore={CHAOS}", 4, (*LOADER, TESTS)),
     long("long-doctor", "packages/headrace-doctor/tests tests", 4, CODE),
     apart("without-codecs", "", before="SKBUILD_CMAKE_DEFINE='HEADRACE_PNG=OFF;HEADRACE_WEBP=OFF' "),
     Check("native-test", "make native-test", NATIVE),
@@ -130,8 +133,8 @@ CHECKS = (
     Check("fuzz-chains", "make fuzz-chains PAIRS=2000000", PROGRAMS, 4),
     Check("fuzz-chains-asan", "make fuzz-chains-asan PAIRS=200000", PROGRAMS, 4),
     Check("fuzz-images", "make fuzz-images FILES=20000", PROGRAMS, 2),
-    Check("chaos", "make chaos", PROGRAMS, 2),
-    Check("soak", "make soak SOAK_SECONDS=1800", PROGRAMS),
+    Check("chaos", "make chaos", (*PROGRAMS, CHAOS), 2),
+    Check("soak", "make soak SOAK_SECONDS=1800", (*PROGRAMS, f"{CHAOS}/soak.py")),
     Check("wheel-check", "make wheel-check", RUN),
     Check("cross-wheel", "make cross-wheel", LOADER, needs=("aarch64-linux-gnu-g++", "qemu-aarch64")),
     Check("audit", "make audit", RUN),
