@@ -133,3 +133,24 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     commit("tests/test_b.py", "read = open")  # which another test imports
     run("tested")
     assert ran() == [""]
+
+    def fails(name: str, summary: str) -> None:
+        failing = f'echo "ran: $TESTS"; echo "FAILED {name}::test[x] - E"; echo "= {summary} ="; exit 1'
+        monkeypatch.setattr(checks, "CHECKS", (checks.Check("tested", failing, tested.inputs),))
+        assert run("tested")[:2] == (1, ["tested"])
+        monkeypatch.setattr(checks, "CHECKS", (tested,))
+
+    commit("code.py", "more")
+    fails("tests/test_b.py", "1 failed, 8 passed, 2 skipped in 9.00s")
+    commit("tests/test_d.py")
+    _, ended, page = run("tested")
+    assert (ended, ran()) == (["tested"], ["tests/test_b.py tests/test_d.py"])
+    assert re.search(r"test_d\.py: 5 passed; on \w{12}: 1 failed, 8 passed, 2 skipped in 9\.00s \|", page)
+    commit("code.py", "still more")
+    fails("tests/test_b.py", "1 failed, 8 passed, 1 error in 9.00s")
+    run("tested")
+    assert ran() == [""]
+    commit("tests/test_d.py", "changed again")
+    fails("tests/test_d.py", "1 failed, 1 passed in 9.00s")  # not of all tests
+    run("tested")
+    assert ran() == [""]

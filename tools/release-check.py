@@ -8,8 +8,9 @@ The commit is checked out in a folder of its own, so that the working tree may c
 kept after each check, in docs/release-check.json with a page beside it: run the command again after an
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
 is no longer the newest). A check that passed on an earlier commit is not repeated if none of the code that
-it depends on has changed since; where only tests have, those files are all that `make test` runs again. A
-check that needs a program which this machine lacks is listed as not run, with the program's name.
+it depends on has changed since; where only tests have, pytest runs those files alone, and those with tests
+that had failed; the page names both runs. A check that needs a program which this machine lacks is listed as
+not run, with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -32,6 +33,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 15  # of the output of a check that failed
+ALONE = "of these tests alone:"  # in the result of a check that failed
 TESTS = "packages/headrace/tests"
 # Libraries without which tests are skipped; the scripts of docs/run.md use the last two.
 INTEGRATIONS = (
@@ -74,8 +76,8 @@ class Check:
 
     Attributes:
         name: what it is called on the command line and on the page.
-        command: run by bash in the root of the checkout. $TESTS is empty, or the files of tests that have
-            changed since the check passed, if nothing else has.
+        command: run by bash in the root of the checkout. $TESTS is empty, or the files of tests that failed
+            in an earlier run or have changed since, if nothing else has.
         inputs: the files that it depends on, as pathspecs of git.
         hours: at most; it has failed if it takes longer.
         needs: programs without which it can't run.
@@ -89,8 +91,10 @@ class Check:
 
 
 def long(name: str, selected: str, hours: float, inputs: tuple[str, ...]) -> Check:
-    """A part of `make test-long`; all parts together are the whole."""
-    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS='{selected}'", inputs, hours)
+    """A part of `make test-long`; all parts together are the whole. Each test has half an hour, as some take
+    minutes even on a machine that runs nothing else."""
+    arguments = f'"${{TESTS:-{selected}}} -o timeout=1800"'
+    return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS={arguments}", inputs, hours)
 
 
 def apart(name: str, options: str, before: str = "", needs: tuple[str, ...] = ()) -> Check:
@@ -177,8 +181,8 @@ def missing_programs(check: Check) -> list[str]:
 
 
 def run(check: Check, checkout: Path, log: Path, earlier: Result | None, tests: list[str]) -> Result:
-    """Runs a check in the checkout, with its output in `log`: `tests` alone if nothing else has changed since
-    it passed `earlier`."""
+    """Runs a check in the checkout, with its output in `log`: `tests` alone, if there are any, which failed
+    in the run `earlier` or have changed since."""
     missing = missing_programs(check)
     if missing:
         return Result("not run", 0.0, now(), f"{' and '.join(missing)} not installed")
@@ -205,13 +209,20 @@ def run(check: Check, checkout: Path, log: Path, earlier: Result | None, tests: 
     seconds = time.monotonic() - start
     where = machine(), git("rev-parse", "--short=12", "HEAD", folder=checkout)
     if status == 0:
-        summary = [line.strip("= ") for line in lines if " passed" in line][-1:] or [""]
-        text = "\n".join([*summary, *left_out(lines)])
+        summary = summary_of(lines)
+        text = "\n".join([summary, *left_out(lines)])
         if earlier and tests:
-            text = f"{' '.join(tests)}: {summary[0]}; on {earlier.commit}: {earlier.text}"
+            before = earlier.text if earlier.outcome == "passed" else summary_of(earlier.text.splitlines())
+            text = f"{' '.join(tests)}: {summary}; on {earlier.commit}: {before}"
         return Result("passed", seconds, now(), text, *where)
     reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
+    reason += f" {ALONE} {' '.join(tests)}" if tests else ""
     return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), *where)
+
+
+def summary_of(lines: list[str]) -> str:
+    """How many tests passed, failed and were skipped, in pytest's words."""
+    return ([line.strip("= ") for line in lines if " passed" in line] or [""])[-1]
 
 
 def left_out(lines: list[str]) -> list[str]:
@@ -266,19 +277,25 @@ def changed(earlier: str, later: str, inputs: tuple[str, ...]) -> list[str] | No
     return None if done.returncode else done.stdout.splitlines()
 
 
-def changed_tests(earlier: Result | None, checkout: Path, check: Check) -> list[str]:
-    """The files of tests that have changed since a check passed. Empty if anything else has changed, or if
-    other tests import one of them."""
-    if earlier is None or earlier.outcome != "passed" or "$TESTS" not in check.command:
+def tests_to_repeat(earlier: Result | None, checkout: Path, check: Check) -> list[str]:
+    """The files of tests that failed in an earlier run of all, or have changed since. Empty if anything else
+    has changed, if other tests import one of them, or if not all that failed are known."""
+    if earlier is None or not earlier.commit or "TESTS" not in check.command or ALONE in earlier.text:
         return []
-    files = changed(earlier.commit, git("rev-parse", "HEAD", folder=checkout), check.inputs) or []
-    if not files or not all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files):
+    files = changed(earlier.commit, git("rev-parse", "HEAD", folder=checkout), check.inputs)
+    if files is None or not all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files):
         return []
     imports = "|".join(rf"^from (.*\.)?{Path(file).stem} import" for file in files)
     search = ["git", "grep", "--quiet", "-E", imports, "--", "*.py"]
-    if subprocess.run(search, cwd=checkout, check=False).returncode == 0:
+    if files and subprocess.run(search, cwd=checkout, check=False).returncode == 0:
         return []
-    return [file for file in files if (checkout / file).exists()]
+    failed = re.findall(r"^FAILED (\S+?\.py)::", earlier.text, re.MULTILINE)
+    summary = summary_of(earlier.text.splitlines())
+    if earlier.outcome == "failed" and (
+        not summary.startswith(f"{len(failed)} failed,") or "error" in summary
+    ):
+        return []
+    return [file for file in sorted({*files, *failed}) if (checkout / file).exists()]
 
 
 def page(commit: str, results: dict[str, Result]) -> str:
@@ -364,7 +381,7 @@ def main() -> int:
         if earlier and earlier.outcome == "passed" and check.name in held(results, commit):
             continue
         print(f"{now()}  {check.name}: {check.command}", flush=True)
-        tests = changed_tests(earlier, checkout, check)
+        tests = tests_to_repeat(earlier, checkout, check)
         results[check.name] = run(check, checkout, folder / f"{check.name}.log", earlier, tests)
         print(f"{now()}  {check.name}: {results[check.name].outcome}", flush=True)
         save(arguments.record, commit, results)

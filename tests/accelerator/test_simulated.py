@@ -44,7 +44,7 @@ def run_tests(marks: str, seeds: int) -> None:
     env = os.environ | {"HEADRACE_ACCELERATOR": "simulated", "HEADRACE_SEEDS": str(seeds)}
     folders = [str(ROOT / folder) for folder in FOLDERS]
     options = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
-    done = run_python(PROGRAM, marks, *options, *folders, env=env, timeout=3600)
+    done = run_python(PROGRAM, marks, *options, *folders, env=env, timeout=7200)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
@@ -53,7 +53,7 @@ def test_the_tests_of_accelerators() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_the_tests_of_accelerators_with_many_delays() -> None:
     run_tests("gpu", 1000)
 
