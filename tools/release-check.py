@@ -314,8 +314,8 @@ def page(commit: str, results: dict[str, Result]) -> str:
         "",
         *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
         "",
-        "| check | command | outcome | minutes | ended (UTC) | commit | machine | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| check | ended (UTC) | outcome | minutes | commit | machine | |",
+        "|---|---|---|---|---|---|---|",
     ]
     for check in CHECKS:
         result = results.get(check.name, Result("not run", 0.0, "", "left out so far"))
@@ -324,15 +324,18 @@ def page(commit: str, results: dict[str, Result]) -> str:
         number = str(machines.index(result.machine) + 1) if result.machine else ""
         cells = (
             check.name,
-            f"`{check.command}`",
+            result.date,
             result.outcome,
             minutes,
-            result.date,
             result.commit,
             number,
             text,
         )
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    lines += ["", "## Commands", "", "```bash"]
+    for check in CHECKS:
+        lines += [f"# {check.name}", check.command]
+    lines += ["```"]
     for name, result in results.items():
         details = result.text.splitlines()[1:]
         if details:
