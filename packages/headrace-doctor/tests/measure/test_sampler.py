@@ -103,6 +103,24 @@ def waiting(counts: list[dict[str, Any]], stage: str) -> float:
     return sum(row[3] for row in rows) / sum(row[2] for row in rows)
 
 
+def epochs(
+    folder: Path, loader: Callable[[], DataLoader[Any]]
+) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """The counts of this process and of the workers in each of some epochs: on a busy machine one may be over
+    before the sampler has looked often enough."""
+    looks = 0
+    for number in range(12):
+        (of_epoch := folder / str(number)).mkdir()
+        with sampled(of_epoch) as announce:
+            announce("supply")
+            list(loader())
+        main, in_workers = counts_of(of_epoch, "main"), counts_of(of_epoch, "worker")
+        yield main, in_workers
+        looks += sum(line["rounds"] for line in in_workers or main)
+        if looks >= 40:
+            return
+
+
 @pytest.mark.parametrize(
     ("dataset", "collate", "stage"),
     [
@@ -120,24 +138,12 @@ def test_names_what_takes_the_time(
 ) -> None:
     context = "fork" if workers else None
     counts: list[dict[str, Any]] = []
-    for attempt in range(12):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        with sampled(folder) as announce:
-            announce("supply")
-            list(
-                DataLoader(
-                    dataset, 4, num_workers=workers, collate_fn=collate, multiprocessing_context=context
-                )
-            )
-        main, in_workers = counts_of(folder, "main"), counts_of(folder, "worker")
+    options: Any = {"num_workers": workers, "collate_fn": collate, "multiprocessing_context": context}
+    for main, in_workers in epochs(tmp_path, lambda: DataLoader(dataset, 4, **options)):
         added = in_workers if workers else main
         assert len({line["pid"] for line in added}) == max(1, workers)
         assert made(added) == SAMPLES
         counts += added
-        # On a busy machine an epoch may be over before the sampler has looked often enough.
-        if sum(line["rounds"] for line in counts) >= 40:
-            break
     # Nor do shares of the time say much there: only which is the largest.
     assert costliest(counts) == stage, [line["stages"] for line in counts]
     # However long a thread waits for a core: none is blocked but by what it reads.
@@ -301,12 +307,15 @@ def test_looks_at_a_generator_in_python_are_attributed_to_the_dataset(
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
-def test_follows_workers_however_they_start(folder: Path, method: str) -> None:
-    loader = DataLoader(Reads(), 4, num_workers=1, multiprocessing_context=method)
-    assert len(list(loader)) == SAMPLES // 4
-    (counts,) = counts_of(folder, "worker")
-    assert counts["role"] == "worker"
-    assert costliest([counts]) == "read"
+def test_follows_workers_however_they_start(tmp_path: Path, method: str) -> None:
+    counts = []
+    for _, in_workers in epochs(
+        tmp_path, lambda: DataLoader(Reads(), 4, num_workers=1, multiprocessing_context=method)
+    ):
+        assert made(in_workers) == SAMPLES
+        assert len(in_workers) == 1
+        counts += in_workers
+    assert costliest(counts) == "read"
 
 
 def test_persistent_workers_follow_the_phases(folder: Path) -> None:
