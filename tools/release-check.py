@@ -8,9 +8,9 @@ The commit is checked out in a folder of its own, so that the working tree may c
 kept after each check, in docs/release-check.json with a page beside it: run the command again after an
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
 is no longer the newest). A check that passed on an earlier commit is not repeated if none of the code that
-it depends on has changed since; where only tests have, pytest runs those files alone, and those with tests
-that had failed; the page names both runs. A check that needs a program which this machine lacks is listed as
-not run, with the program's name.
+it depends on has changed since. Where only tests have changed, pytest runs those files alone, together with
+the files of tests that had failed, and the page names both runs. A check that needs a program which this
+machine lacks is listed as not run, with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -45,8 +45,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # faults: they import neither the commands nor what takes the place of torch's class. LOADER is for checks
 # that use neither the doctor nor tests, unless they name those as well; WITHOUT_PACKS for those that neither
 # make nor read packs. CODE leaves out documents, their tests, this script and the one that runs all
-# benchmarks, which count for the check "test" alone. DEFAULT leaves out what only "exits", "chaos" and "soak"
-# run as well, RUN all tests.
+# benchmarks, which count for the check "test" alone. DEFAULT also leaves out the programs that
+# only "exits", "chaos" and "soak" run, and RUN leaves out all tests.
 RUNNERS = (":!tools/release-check.py", ":!benchmarks/measure.py")
 NATIVE = ("packages/headrace/native", "tools/neon-test.sh", "Makefile")
 WITHOUT_PACKS = tuple(f":!packages/headrace/src/headrace/{name}" for name in ("packs", "sources/pack_*.py"))
@@ -91,8 +91,8 @@ class Check:
 
 
 def long(name: str, selected: str, hours: float, inputs: tuple[str, ...]) -> Check:
-    """A part of `make test-long`; all parts together are the whole. Each test has half an hour, as some take
-    minutes even on a machine that runs nothing else."""
+    """A part of `make test-long`; all parts together are the whole. A test without a time limit of its own
+    has half an hour: the usual five minutes are too few on a slow machine that runs two checks at once."""
     arguments = f'"${{TESTS:-{selected}}} -o timeout=1800"'
     return Check(name, f"make setup && {INTEGRATIONS} && make test-long ARGS={arguments}", inputs, hours)
 

@@ -106,8 +106,8 @@ def waiting(counts: list[dict[str, Any]], stage: str) -> float:
 def epochs(
     folder: Path, loader: Callable[[], DataLoader[Any]]
 ) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """The counts of this process and of the workers in each of some epochs: on a busy machine one may be over
-    before the sampler has looked often enough."""
+    """Reads epochs, 12 at most, until the sampler has looked 40 times, and yields the counts of this process
+    and of its workers in each. On a busy machine one epoch may be over after a few looks."""
     looks = 0
     for number in range(12):
         (of_epoch := folder / str(number)).mkdir()
