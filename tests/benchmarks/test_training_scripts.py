@@ -14,8 +14,15 @@ scripts = experiment("training_scripts")
 # A script whose losses depend on Python's draws alone, which is quick.
 QUICK = "clip_csv"
 LONG = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(4 * scripts.SECONDS)]
+# Two of Ray's clusters that start at once on a few cores reach its limit of 30 s, which can't be changed.
+RAY = [*LONG, pytest.mark.xdist_group("ray")]
 CASES = [
-    pytest.param(script, ranks, id=f"{script.name} {script.arguments} {ranks}", marks=LONG)
+    pytest.param(
+        script,
+        ranks,
+        id=f"{script.name} {script.arguments} {ranks}",
+        marks=RAY if "ray" in script.needs else LONG,
+    )
     for script in scripts.SCRIPTS
     for ranks in ((1, 2) if script.ranks else (1,))
 ]

@@ -32,7 +32,9 @@ def test_every_example_is_tested() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)  # Ray starts six processes, each of which imports torch
-@pytest.mark.parametrize("name", sorted(NEEDED))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(NEEDED[name][0])) for name in sorted(NEEDED)]
+)
 def test_the_example_trains_on_headraces_batches(name: str, tmp_path: Path) -> None:
     """Two epochs of 24 images in batches of 8."""
     library, ranks = NEEDED[name]
