@@ -145,12 +145,22 @@ def test_checks_of_a_release_continue_and_tell_what_they_left_out(
     commit("tests/test_d.py")
     _, ended, page = run("tested")
     assert (ended, ran()) == (["tested"], ["tests/test_b.py tests/test_d.py"])
-    assert re.search(r"test_d\.py: 5 passed; on \w{12}: 1 failed, 8 passed, 2 skipped in 9\.00s \|", page)
+    assert re.search(
+        r"test_d\.py: 5 passed; on \w{12}: exit code 1: 1 failed, 8 passed, 2 skipped in 9\.00s \|", page
+    )
     commit("code.py", "still more")
     fails("tests/test_b.py", "1 failed, 8 passed, 1 error in 9.00s")
     run("tested")
     assert ran() == [""]
+    commit("code.py", "changed once more")
+    fails("tests/test_b.py", "1 failed, 8 passed in 9.00s")
     commit("tests/test_d.py", "changed again")
-    fails("tests/test_d.py", "1 failed, 1 passed in 9.00s")  # not of all tests
-    run("tested")
-    assert ran() == [""]
+    fails("tests/test_d.py", "1 failed, 3 passed in 5.00s")
+    _, ended, page = run("tested")
+    assert (ended, ran()) == (["tested"], ["tests/test_d.py"])
+    runs = [
+        r"tests/test_d\.py: 5 passed",
+        r"tests/test_b\.py tests/test_d\.py: exit code 1: 1 failed, 3 passed in 5\.00s",
+        r"exit code 1: 1 failed, 8 passed in 9\.00s \|",
+    ]
+    assert re.search(r"; on \w{12}: ".join(runs), page)

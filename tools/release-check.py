@@ -9,8 +9,8 @@ kept after each check, in docs/release-check.json with a page beside it: run the
 interruption, on another machine, too, and it continues with what has not passed yet (with --commit, if that
 is no longer the newest). A check that passed on an earlier commit is not repeated if none of the code that
 it depends on has changed since. Where only tests have changed, pytest runs those files alone, together with
-the files of tests that had failed, and the page names both runs. A check that needs a program which this
-machine lacks is listed as not run, with the program's name.
+the files of tests that had failed, and the page names all of these runs. A check that needs a program that
+this machine lacks is listed as not run, with the program's name.
 Pythons of pyenv run with, for example, PYENV_VERSION=3.11:3.10:3.12:3.13 in the environment.
 """
 
@@ -33,7 +33,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 15  # of the output of a check that failed
-ALONE = "of these tests alone:"  # in the result of a check that failed
 TESTS = "packages/headrace/tests"
 # Libraries without which tests are skipped; the scripts of docs/run.md use the last two.
 INTEGRATIONS = (
@@ -162,7 +161,8 @@ class Result:
         outcome: "passed", "failed" or "not run".
         seconds: how long it took.
         date: when it ended, in UTC.
-        text: the reason, or the summary of its tests; then the end of its output, or what it left out.
+        text: a line of the reason and the summary of its tests, with those of the runs that it completes;
+            then the end of its output, or what it left out.
         machine: on which it ran.
         commit: on which it ran.
     """
@@ -213,16 +213,17 @@ def run(check: Check, checkout: Path, log: Path, earlier: Result | None, tests: 
     lines = log.read_text(errors="replace").replace(f"{checkout}/", "").splitlines()
     seconds = time.monotonic() - start
     where = machine(), git("rev-parse", "--short=12", "HEAD", folder=checkout)
-    if status == 0:
-        summary = summary_of(lines)
-        text = "\n".join([summary, *left_out(lines)])
-        if earlier and tests:
-            before = earlier.text if earlier.outcome == "passed" else summary_of(earlier.text.splitlines())
-            text = f"{' '.join(tests)}: {summary}; on {earlier.commit}: {before}"
-        return Result("passed", seconds, now(), text, *where)
-    reason = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
-    reason += f" {ALONE} {' '.join(tests)}" if tests else ""
-    return Result("failed", seconds, now(), "\n".join([reason, *lines[-SHOWN_LINES:]]), *where)
+    ended = f"exit code {status}" if status is not None else f"stopped after {check.hours:g} hours"
+    said = (" ".join(tests), ended if status != 0 else "", summary_of(lines))
+    text = ": ".join(part for part in said if part)
+    details = left_out(lines) if status == 0 else lines[-SHOWN_LINES:]
+    if earlier and tests:
+        before, *left = earlier.text.splitlines()
+        text += f"; on {earlier.commit}: {before}"
+        if status == 0 and earlier.outcome == "passed":
+            details = left
+    outcome = "passed" if status == 0 else "failed"
+    return Result(outcome, seconds, now(), "\n".join([text, *details]), *where)
 
 
 def summary_of(lines: list[str]) -> str:
@@ -283,9 +284,9 @@ def changed(earlier: str, later: str, inputs: tuple[str, ...]) -> list[str] | No
 
 
 def tests_to_repeat(earlier: Result | None, checkout: Path, check: Check) -> list[str]:
-    """The files of tests that failed in an earlier run of all, or have changed since. Empty if anything else
-    has changed, if other tests import one of them, or if not all that failed are known."""
-    if earlier is None or not earlier.commit or "TESTS" not in check.command or ALONE in earlier.text:
+    """The files of tests that failed in an earlier run, or have changed since. Empty if anything else has
+    changed, if other tests import one of them, or if not all that failed are known."""
+    if earlier is None or not earlier.commit or "TESTS" not in check.command:
         return []
     files = changed(earlier.commit, git("rev-parse", "HEAD", folder=checkout), check.inputs)
     if files is None or not all(re.fullmatch(r"(.*/)?tests/(.*/)?test_\w+\.py", file) for file in files):
