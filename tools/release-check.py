@@ -304,6 +304,11 @@ def tests_to_repeat(earlier: Result | None, checkout: Path, check: Check) -> lis
     return [file for file in sorted({*files, *failed}) if (checkout / file).exists()]
 
 
+def shortened(line: str) -> str:
+    """A line of a result, with the number of files of tests in place of three names or more."""
+    return re.sub(r"(\S+/test_\w+\.py ?){3,}(?=:)", lambda found: f"{len(found[0].split())} files", line)
+
+
 def page(commit: str, results: dict[str, Result]) -> str:
     """The results as Markdown."""
     machines = sorted({result.machine for result in results.values() if result.machine})
@@ -320,7 +325,7 @@ def page(commit: str, results: dict[str, Result]) -> str:
     ]
     for check in CHECKS:
         result = results.get(check.name, Result("not run", 0.0, "", "left out so far"))
-        text = result.text.splitlines()[0] if result.text else ""
+        text = shortened(result.text.splitlines()[0]) if result.text else ""
         minutes = f"{result.seconds / 60:.0f}" if result.seconds else ""
         number = str(machines.index(result.machine) + 1) if result.machine else ""
         cells = (
@@ -338,7 +343,9 @@ def page(commit: str, results: dict[str, Result]) -> str:
         lines += [f"# {check.name}", check.command]
     lines += ["```"]
     for name, result in results.items():
-        details = result.text.splitlines()[1:]
+        line, *details = result.text.splitlines() or [""]
+        if line != shortened(line):
+            details.insert(0, line)
         if details:
             lines += ["", f"## {name}", "", "```text", *details, "```"]
     return "\n".join(lines) + "\n"
